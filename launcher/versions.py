@@ -98,12 +98,18 @@ def refuse_newer(elements: Iterable[Newer], libvirt: Version) -> None:
         raise Refusal(*problems[0], *problems[1:])
 
 
-def parse_version(text: str) -> Version:
+def parse_version(text: str, flag: str = "--libvirt", example: str = "11.3.0") -> Version:
     """Read 9.0 or 9.0.0, as `libvirtd --version` prints it; UserError for anything else."""
     match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?", text, re.ASCII)
     if match is None:
-        raise UserError(f"--libvirt {text}", "is no version", "expected one like 11.3.0")
+        raise UserError(f"{flag} {text}", "is no version", f"expected one like {example}")
     return int(match[1]), int(match[2]), int(match[3] or 0)
+
+
+def kernel_version(release: str) -> Version | None:
+    """Read how a kernel begins its release, as in 6.12.43+deb13-amd64; None for another text."""
+    match = re.match(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?", release, re.ASCII)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match is not None else None
 
 
 def numbered(version: int) -> Version:

@@ -76,6 +76,26 @@ class BAR:
     is_io: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The PCIe link above a function: its speed in GT/s and its lanes, and the most that the function can have of both;
+    None for what is unknown, as the speed of a link that is down."""
+
+    speed: float | None
+    lanes: int | None
+    max_speed: float | None
+    max_lanes: int | None
+
+
+class Errors(NamedTuple):
+    """How many errors of a function the kernel counted by AER. After a nonfatal one a transaction was lost, after a
+    fatal one the link is not reliable any more."""
+
+    correctable: int
+    nonfatal: int
+    fatal: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
     """What pci.sysfs.details reads of one function.

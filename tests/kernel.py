@@ -60,6 +60,17 @@ def bind(sys: Path, address: str, driver: str | None) -> None:
         shutil.rmtree(function / VFIO_DEV, ignore_errors=True)
 
 
+def aer(sys: Path, address: str, *, correctable: int = 0, nonfatal: int = 0, fatal: int = 0) -> None:
+    """Have so many errors of a function counted, in files as of aer_stats_dev_attr in drivers/pci/pcie/aer.c."""
+    counters = {
+        "correctable": f"RxErr {correctable}\nBadTLP 0\nTOTAL_ERR_COR {correctable}\n",
+        "nonfatal": f"Undefined 0\nCmpltTO {nonfatal}\nTOTAL_ERR_NONFATAL {nonfatal}\n",
+        "fatal": f"Undefined 0\nDLP {fatal}\nTOTAL_ERR_FATAL {fatal}\n",
+    }
+    for counter, lines in counters.items():
+        (sys / DEVICES / address / f"aer_dev_{counter}").write_text(lines)
+
+
 def unplug(sys: Path, address: str) -> None:
     """Take a function off the bus, and out of its group."""
     group = (sys / DEVICES / address / "iommu_group").readlink().name

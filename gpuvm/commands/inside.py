@@ -39,20 +39,22 @@ _VERBS = {
 
 
 class About(Enum):
-    """What the guest's agent tells."""
+    """What is told of the guest."""
 
     INFO = "info"
     USERS = "users"
     FILESYSTEMS = "filesystems"
+    GPUS = "gpus"
 
 
 def guest(
-    about: Annotated[About, typer.Argument(help="What to ask its agent for.")],
+    about: Annotated[About, typer.Argument(help="What to ask for.")],
     vm: OneVM,
     cluster: ClusterFlags,
     output: Output = None,
 ) -> None:
-    """Say what qemu-guest-agent tells of the guest: its system and addresses, its users, or its file systems."""
+    """Say what qemu-guest-agent tells of the guest: its system and addresses, its users, or its file systems; or where
+    its cards are, and what they do."""
     _run(Verb(("guest", about.value), ""), [vm], cluster, as_json=output is not None)
 
 

@@ -43,8 +43,8 @@ def ctl(
         list[str] | None,
         typer.Argument(
             metavar="[WORD]...",
-            help="After screenshot, FILE.png. After guest, for its agent: ping; info; users; filesystems; or exec, and "
-            "after -- a program and its arguments.",
+            help="After screenshot, FILE.png. After guest: gpus; or for its agent ping; info; users; filesystems; or "
+            "exec, and after -- a program and its arguments.",
         ),
     ] = None,
     socket: Annotated[
@@ -181,6 +181,13 @@ def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> in
             rows = [user_row(each) if what == "users" else filesystem_row(each) for each in getattr(found, what)]
             print_text(f"{json.dumps(fields_of(found))}\n" if as_json else "".join(f"{row}\n" for row in aligned(rows)))
             return 0
+        case ["gpus"]:
+            from launcher.control.gpus import lines_of as lines_of_gpus
+
+            gpus = ask(socket, "GetGuestGPUs", patience=patience, seconds=timeout)
+            lines = [json.dumps(fields_of(gpus))] if as_json else map(one_line, lines_of_gpus(gpus))
+            print_text("".join(f"{line}\n" for line in lines))
+            return 0
         case ["exec", path, *arguments]:
             ended = ask(socket, "ExecInGuest", patience=patience, path=path, arguments=arguments, seconds=timeout)
             for stream, said in ((sys.stdout, ended.out), (sys.stderr, ended.err)):
@@ -193,13 +200,18 @@ def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> in
     raise UserError(
         "ctl guest",
         f"found {' '.join(words)!r} after it",
-        "expected ping, info, users, filesystems, or exec -- PROGRAM [ARGUMENT]...",
+        "expected gpus, ping, info, users, filesystems, or exec -- PROGRAM [ARGUMENT]...",
     )
 
 
 def fields_of(message: Any) -> dict[str, Any]:
-    """Return all fields of a message by name, also the empty ones."""
-    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+    """Return all fields of a message by name, also the empty ones; None for an absent one that may be absent."""
+    return {
+        field.name: None
+        if field.has_presence and not message.HasField(field.name)
+        else _plain(getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+    }
 
 
 def _plain(value: Any) -> Any:

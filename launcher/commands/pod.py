@@ -18,20 +18,24 @@ from launcher.pipeline.start import tried
 from launcher.pod.controllers import Kind, Run, pod_spec
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
+from launcher.pod.memory import ANY_CARD, mapped_bars
 from launcher.pod.objects import objects
 from launcher.pod.plain import PodObject
 from launcher.pod.resources import for_containers, waits_for
 from launcher.pod.security import Confinement, Level
+from launcher.quantity import parse_amount, written
 from launcher.selection.cluster_files import read_cluster
 from launcher.selection.nvml import refuse_unknown_ids
+from launcher.versions import parse_version
 from pci.resource import NODE_DEVICES
-from program.errors import ProgramError, UserError, together
+from program.errors import Nonsense, ProgramError, UserError, together
 from program.input import STDIN
 from program.log import LogFlags
 from program.output import print_text
 
 #: What the API server puts behind a generateName (k8s.io/apimachinery's pkg/util/rand): five of these.
 _RANDOM, _RANDOM_LENGTH = "bcdfghjklmnpqrstvwxz2456789", 5
+_MOST_BARS = 1 << 46  # bytes; what a CPU with 46 address bits can reach
 
 
 def pod(
@@ -101,6 +105,19 @@ def pod(
             help="The uid of the Pod, or its controller, in the cluster: the config map is deleted with it.",
         ),
     ] = None,
+    bars: Annotated[
+        str | None,
+        typer.Option(
+            "--bars",
+            metavar="SIZE",
+            help="The BARs of a device, those of the largest: the pod's memory has room for page tables.  "
+            "[default: 128Gi]",
+        ),
+    ] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option("--kernel", metavar="VERSION", help="The oldest kernel of the nodes, like 6.12.  [default: any]"),
+    ] = None,
     no_datavolumes: Annotated[
         bool, typer.Option("--no-datavolumes", help="Leave out DataVolumes: the claims of its templates are there.")
     ] = False,
@@ -110,6 +127,10 @@ def pod(
         raise UserError(f"--node-devices {node_devices}", "is no domain", f"expected one like {NODE_DEVICES}")
     if image is not None and not re.fullmatch(r"[!-~]+", image):
         raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
+    card = mapped_bars(
+        ANY_CARD.size if bars is None else _size(bars),
+        None if kernel is None else parse_version(kernel, "--kernel", "6.12"),
+    )
     default = f"gpu-launcher:{version('gpu-launcher')}"
     if cluster is not None and not dra:
         raise UserError("--cluster", "is for --dra: a device plugin gives any card", "add --dra, or leave it out")
@@ -143,6 +164,7 @@ def pod(
                     logs=logs.arguments,
                     run=_run(given, as_kind, replicas, max_unavailable),
                     confinement=Confinement(level, apparmor),
+                    card=card,
                 ),
                 refused,
             )
@@ -170,6 +192,16 @@ def pod(
     say_notes(notes)
     say("warning", warnings)
     print_text(documents(made))
+
+
+def _size(bars: str) -> int:
+    try:
+        size = parse_amount(bars).whole
+    except Nonsense as error:
+        raise UserError(f"--bars {bars}", error.wrong, error.fix) from None
+    if size > _MOST_BARS:
+        raise UserError(f"--bars {bars}", "is more than any device has", f"expected {written(_MOST_BARS)} at most")
+    return size
 
 
 def _run(given: Given, kind: Kind | None, replicas: int | None, max_unavailable: int | None) -> Run:

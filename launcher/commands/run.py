@@ -90,6 +90,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:
         credentials=credentials_of(vmi),
         shares=shares_of(vmi) if has_qemu_here(uri) else (),
         passt=script(start.network_cards),
+        asks_nvidia_smi=metadata.annotations.asks_nvidia_smi,
     )
 
 

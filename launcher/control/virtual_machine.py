@@ -3,20 +3,23 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 from grpclib.const import Handler
+from grpclib.exceptions import GRPCError
 
 from launcher.control.api import vm_pb2 as api
 from launcher.control.changes import changes_of
 from launcher.control.methods import methods_of
 from launcher.control.threads import Threads
-from launcher.runtime import agent, guest, operations
+from launcher.runtime import agent, guest, nvidia_smi, operations
 from launcher.runtime.vm import VM, Phase, StopRequested
+from pci.address import PCIAddress
 from program.errors import Refusal
+from program.problem import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -142,17 +145,52 @@ class VMService:
         found = await self._agent(agent.filesystems, request.seconds)
         return api.GuestFilesystems(filesystems=[api.GuestFilesystem(**asdict(each)) for each in found])
 
+    async def GetGuestGPUs(self, request: api.GetGuestGPUsRequest) -> api.GuestGPUs:
+        devices = await self._asked(lambda domain: guest.hostdevs(domain, self._vm.numbers))
+        told, silence = await self._nvidia_smi(request.seconds)
+        return api.GuestGPUs(
+            gpus=[
+                api.GuestGPU(
+                    name=device.alias.removeprefix(guest.USER_ALIAS),
+                    host=device.host,
+                    guest=str(device.guest),
+                    **(asdict(told[device.guest]) if device.guest in told else {}),
+                )
+                for device in devices
+                if device.alias and isinstance(device.guest, PCIAddress)
+            ],
+            silence=silence,
+        )
+
+    async def _nvidia_smi(self, seconds: int) -> tuple[Mapping[PCIAddress, nvidia_smi.Told], str]:
+        """Return what it tells, and why it tells nothing."""
+        if not self._vm.asks_nvidia_smi:
+            return (
+                {},
+                "the guest is not asked: its owner allows it by the annotation gpu-launcher.dev/ask-guest: nvidia-smi",
+            )
+        try:
+            return nvidia_smi.told(await self._ran(nvidia_smi.PROGRAM, nvidia_smi.ARGUMENTS, seconds)), ""
+        except Refusal as refusal:
+            return {}, one_line(refusal)
+        except GRPCError as error:
+            return {}, one_line(error.message)
+
     async def ExecInGuest(self, request: api.ExecInGuestRequest) -> api.ExecInGuestResponse:
-        pause, path, seconds = _FIRST_LOOK, request.path, max(request.seconds, 1)
+        return api.ExecInGuestResponse(**asdict(await self._ran(request.path, request.arguments, request.seconds)))
+
+    async def _ran(self, path: str, arguments: Sequence[str], seconds: int) -> agent.Ended:
+        """Have the guest's agent run a program, and wait for its end. Refusal if it has not ended in time."""
+        pause, seconds = _FIRST_LOOK, max(seconds, 1)
         try:
             async with asyncio.timeout(seconds):
-                pid = await self._agent(lambda ask: agent.start(ask, path, request.arguments), seconds)
+                pid = await self._agent(lambda ask: agent.start(ask, path, arguments), seconds)
                 while (ended := await self._agent(lambda ask: agent.ended(ask, pid), seconds)) is None:
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LAST_LOOKS)
         except TimeoutError as error:
             raise Refusal(path, f"has not ended in the guest in {seconds} s", "give it more with --timeout") from error
-        return api.ExecInGuestResponse(**asdict(ended))
+        return ended
 
     def _end(self) -> None:
         with suppress(Refusal):  # it is not defined

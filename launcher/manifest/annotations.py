@@ -30,6 +30,7 @@ OURS = "gpu-launcher.dev/"
 _COMPANIONS = f"{OURS}companions"
 _LAYOUT = f"{OURS}layout"
 _ALLOW_EMULATION = f"{OURS}allow-emulation"
+_ASK_GUEST = f"{OURS}ask-guest"
 _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
 _EVEN_EMULATOR = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"  # whatever its value
@@ -42,6 +43,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     _LAYOUT: ("1",),
     _ALLOW_EMULATION: ("true", "false"),
     NEAREST: ("nearest",),
+    _ASK_GUEST: ("nvidia-smi",),
     TOGETHER: PLACES,
     _MEMFD: ("true", "false"),
     _NO_FREE_PAGES: ("true", "false"),
@@ -93,8 +95,9 @@ class Annotations:
     refused. `seats` and `roms` are by the name of an entry; None is no ROM. `allow_emulation`: QEMU's own CPU if there
     is no KVM. `nearest_machine`: the nearest machine that QEMU has, if it has not this one. `memfd`: whether hugepages
     may come from memfd. `free_page_reporting`: whether the balloon may report the guest's free pages.
-    `even_emulator`: whether isolateEmulatorThread takes a second CPU if that makes their number even. `selection`: the
-    wanted cards, also in HAMi's words. `given`: all annotations as written, for the pod.
+    `asks_nvidia_smi`: whether the guest's agent may be asked to run it. `even_emulator`: whether isolateEmulatorThread
+    takes a second CPU if that makes their number even. `selection`: the wanted cards, also in HAMi's words. `given`:
+    all annotations as written, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -104,6 +107,7 @@ class Annotations:
     roms: Mapping[str, ROMFile | None] = field(default_factory=dict)
     allow_emulation: bool = False
     nearest_machine: bool = False
+    asks_nvidia_smi: bool = False
     memfd: bool = True
     free_page_reporting: bool = True
     even_emulator: bool = False
@@ -187,6 +191,7 @@ def read_annotations(value: Any) -> Annotations:
         roms=roms,
         allow_emulation=values.get(_ALLOW_EMULATION) == "true",
         nearest_machine=NEAREST in values,
+        asks_nvidia_smi=_ASK_GUEST in values,
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
         even_emulator=_EVEN_EMULATOR in value,

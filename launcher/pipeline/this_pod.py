@@ -22,11 +22,12 @@ from launcher.manifest.spec import Spec
 from launcher.network.pod_interfaces import read_pod_interfaces
 from launcher.pipeline.pod import Pod, address_bits_in, processors_in
 from launcher.pipeline.start import Start
-from launcher.pod.memory import overhead
+from launcher.pod.memory import mapped_bars, overhead
 from launcher.runtime.embedded import has_qemu_here, root_of
 from launcher.runtime.user import let_lock, open_files
 from launcher.storage.needs import Needs, needs_of
 from launcher.storage.volumes import facts_of_volumes
+from launcher.versions import kernel_version
 from pci.processors import Processors
 from program.errors import UserError
 from program.finding import Finding
@@ -113,7 +114,12 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
         nodes = read_nodes(here.dev, start.cards, start.host)
         yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs, place=here.place)
     limits = read_limits(sysfs, _text(here.proc, "self/cgroup"))
-    beside = sum(part.size for part in overhead(spec, guest))
+    # The image's QEMU aligns BARs as this takes it.
+    bars = mapped_bars(
+        sum(bar.size for bars in start.facts.bars.values() for bar in bars if not bar.is_io),
+        kernel_version(_text(here.proc, "sys/kernel/osrelease")),
+    )
+    beside = sum(part.size for part in overhead(spec, guest, bars))
     for finding in (
         None if here.guest_runs else memlock(start.locked, let_lock(start.locked), here.place),
         memory(guest, limits.memory, beside, is_pinned=start.locked > 0),

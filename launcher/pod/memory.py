@@ -1,20 +1,27 @@
 """How much memory the pod asks for, part by part: the guest's own, and what there is beside it.
 
 What QEMU takes is KubeVirt's formula (pkg/hypervisor/kvm/hypervisorbackend.go, GetMemoryOverhead). What the processes
-beside it take is ours: KubeVirt's have 190 MiB, for a monitor, a launcher, virtlogd and virtqemud.
+beside it take is ours: KubeVirt's have 190 MiB, for a monitor, a launcher, virtlogd and virtqemud. So are the page
+tables, which are the pod's memory too: KubeVirt has those of QEMU, and 1 GiB for any number of devices.
 """
 
 from typing import NamedTuple
 
+from launcher.claims import EntryKind
 from launcher.guest import Guest
 from launcher.manifest.devices import Devices
 from launcher.manifest.spec import Spec
+from launcher.versions import Version
 from program.errors import UserError
 
 _MEBIBYTE = 1 << 20
 _GIBIBYTE = 1 << 30
-#: What a page table has for each of its bytes: an entry of 8 bytes for a page of 4 KiB.
-_PAGE_TABLES = 512
+_PAGE = 4096
+_ENTRY = 8  # bytes of a page table for each page
+#: How the kernel maps BARs of that size and more from Linux 6.12 on, if QEMU aligns them, as it does from 9.2 on
+#: (f9e54c3a2f5b, vfio/pci: implement huge_fault support; QEMU's 00b519c0bca0, vfio/helpers: Align mmaps).
+_HUGE_PFNMAP = 2 * _MEBIBYTE
+_SINCE: Version = (6, 12, 0)
 
 _LAUNCHER = 80 * _MEBIBYTE  # supervisor and worker: 71 MB (PSS) beside an idle QEMU, when it was measured
 _PASST = 200 * _MEBIBYTE  # its tables for connections are 197 MiB (Debian 13's), of which an idle one has touched 31
@@ -24,11 +31,26 @@ _VCPU = 8 * _MEBIBYTE
 _IO_THREAD = 8 * _MEBIBYTE
 _SCREEN = 32 * _MEBIBYTE
 _ARM64 = 128 * _MEBIBYTE
-_VFIO = _GIBIBYTE
 _ENCRYPTED = 256 * _MEBIBYTE
 _TPM = 53 * _MEBIBYTE
 _PROBE = 40 * _MEBIBYTE  # of the container: `gpu-launcher ctl` has 41 MB, a part of them the launcher's own pages
 _LIMITED = 100 * _MEBIBYTE
+
+
+class MappedBARs(NamedTuple):
+    """BARs, of a card or of all that the guest has: `size` in bytes, and the size of the pages that map them."""
+
+    size: int
+    page: int
+
+
+def mapped_bars(size: int, kernel: Version | None) -> MappedBARs:
+    """Return how this kernel maps BARs; None is any."""
+    return MappedBARs(size, _HUGE_PFNMAP if kernel is not None and kernel >= _SINCE else _PAGE)
+
+
+#: What a device has as far as nobody says: the BARs of an H100 or H200, on an older kernel.
+ANY_CARD = mapped_bars(128 * _GIBIBYTE, None)
 
 
 class MemoryPart(NamedTuple):
@@ -53,8 +75,9 @@ class PodMemory(NamedTuple):
         return sum(part.size for part in self.parts)
 
 
-def memory(spec: Spec, guest: Guest) -> PodMemory:
-    """Return the pod's memory; UserError if the manifest's resources contradict what the guest takes."""
+def memory(spec: Spec, guest: Guest, card: MappedBARs = ANY_CARD) -> PodMemory:
+    """Return the pod's memory, if each of its devices has such BARs as `card`; UserError if the manifest's resources
+    contradict what the guest takes."""
     domain, own = spec.domain, guest.memory
     resources = domain.resources
     limit = resources.limit("memory")
@@ -81,7 +104,9 @@ def memory(spec: Spec, guest: Guest) -> PodMemory:
             "with dedicatedCpuPlacement the pod's limits are its requests",
             "leave it out",
         )
-    beside = overhead(spec, guest)
+    # A virtual function of a network card has some MiB of BARs.
+    cards = sum(entry.kind is not EntryKind.SRIOV for entry in domain.devices.entries)
+    beside = overhead(spec, guest, card._replace(size=cards * card.size))
     guests = _guests(requested, own, in_pages=in_pages, locked=locked)
     parts = guests if resources.overcommitGuestOverhead else (*guests, *beside)
     bytes_beside = sum(part.size for part in beside)
@@ -97,8 +122,8 @@ def memory(spec: Spec, guest: Guest) -> PodMemory:
     )
 
 
-def overhead(spec: Spec, guest: Guest) -> tuple[MemoryPart, ...]:
-    """Return the parts beside the guest's memory."""
+def overhead(spec: Spec, guest: Guest, bars: MappedBARs) -> tuple[MemoryPart, ...]:
+    """Return the parts beside the guest's memory; `bars` are those of all its devices."""
     domain, devices, technology = spec.domain, spec.domain.devices, guest.confidentiality
     shares_buffers = technology is not None and technology.shares_buffers
     limited = guest.has_own_cpus or "memory" in domain.resources.limits
@@ -106,10 +131,12 @@ def overhead(spec: Spec, guest: Guest) -> tuple[MemoryPart, ...]:
     probes = (("livenessProbe", spec.livenessProbe), ("readinessProbe", spec.readinessProbe))
     # Each question to the guest's agent takes a process in the container.
     asking = [name for name, probe in probes if probe is not None and probe.knocks is None]
+    of_memory = _tables(guest.memory, guest.page or _PAGE)
     parts = [
         MemoryPart(_LAUNCHER, "the launcher: a supervisor, and a worker with libvirt in it"),
         MemoryPart(_QEMU, "QEMU"),
-        MemoryPart(guest.memory // _PAGE_TABLES, "page tables for the guest's memory"),
+        MemoryPart(of_memory, "page tables for the guest's memory, in QEMU"),
+        MemoryPart(of_memory, "page tables for the guest's memory, in KVM"),
         MemoryPart(_VCPU * guest.vcpus, f"{guest.vcpus} vCPU{'s' if guest.vcpus > 1 else ''}"),
         MemoryPart(_IO_THREAD, "QEMU's I/O thread"),
         MemoryPart(_SCREEN if devices.autoattachGraphicsDevice else 0, "the guest's screen"),
@@ -118,14 +145,18 @@ def overhead(spec: Spec, guest: Guest) -> tuple[MemoryPart, ...]:
         MemoryPart(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
         *(MemoryPart(_PROBE, f"{name}, which asks the guest's agent") for name in asking),
         MemoryPart(_ARM64 if guest.architecture == "arm64" else 0, "arm64's firmware"),
-        MemoryPart(
-            _VFIO if devices.entries else 0, "what VFIO may pin beside the guest's memory: the reserve that libvirt has"
-        ),
+        MemoryPart(of_memory if devices.entries else 0, "page tables for the guest's memory, in the IOMMU"),
+        MemoryPart(2 * _tables(*bars), "page tables for the devices' BARs, in QEMU and in KVM"),
         MemoryPart(_ENCRYPTED if shares_buffers else 0, "encrypted memory's buffers"),
         MemoryPart(_LIMITED if limited else 0, "a reserve, since the kernel ends what gets over a limit"),
         MemoryPart((reserved.addedOverhead or 0) if reserved is not None else 0, "memory.reservedOverhead"),
     ]
     return tuple(part for part in parts if part.size)
+
+
+def _tables(size: int, page: int) -> int:
+    """Return the bytes of the page tables that map so much by such pages, in whole MiB."""
+    return -(-size // page * _ENTRY // _MEBIBYTE) * _MEBIBYTE
 
 
 def is_locked(devices: Devices, guest: Guest) -> bool:

@@ -13,7 +13,7 @@ from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, probes, restart_policy
-from launcher.pod.memory import PodMemory, memory
+from launcher.pod.memory import ANY_CARD, MappedBARs, PodMemory, memory
 from launcher.pod.names import by_content, state_claim
 from launcher.pod.plain import PodObject, literal, plain
 from launcher.pod.resources import container_resources, resource_claims
@@ -56,6 +56,7 @@ def objects(
     run: Run = _AS_A_POD,
     logs: Sequence[str] = (),
     confinement: Confinement = _PRIVILEGED,
+    card: MappedBARs = ANY_CARD,
 ) -> tuple[PodObject, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
     its templates, with `imports`, and the Pod, or what `run` has make it.
@@ -64,6 +65,7 @@ def objects(
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
     of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log.
+    `card`: the BARs of each device, for the pod's memory.
     UserError, by the manifest's path, for what no pod can be, or none of the `confinement`.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
@@ -83,7 +85,9 @@ def objects(
     volumes = data_volumes(given) if imports and beside else ()
     name = manifest["metadata"]["name"]
     block |= given.block
-    pod = _pod(given, name, restart, confinement, image=image, block=block, node_devices=node_devices, logs=logs)
+    pod = _pod(
+        given, name, restart, confinement, image=image, block=block, node_devices=node_devices, logs=logs, card=card
+    )
     templates = [_claim_template(given, vm, template)] if template is not None else []
     made = run_by(run, pod, given, state, imports=imports)
     if owner is not None:
@@ -163,11 +167,12 @@ def _pod(
     block: frozenset[str],
     node_devices: str,
     logs: Sequence[str],
+    card: MappedBARs,
 ) -> PodObject:
     vmi = given.instance
     vm, spec, guest, level = vmi.metadata, vmi.spec, guest_of(vmi), confinement.level
     refuse_above(level, spec, guest)
-    needed = memory(spec, guest)
+    needed = memory(spec, guest, card)
     state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
     mounted = mounts(spec, guest, manifest, state, block)
     devices = volume_devices(mounted)

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from shutil import copytree
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _KEEPALIVE = 5  # seconds between two signs of life of a libvirt in another process; three missed ones are its end
 _AGENT = 5  # seconds for the guest's agent to answer
 _NO_CURE = "docs/troubleshooting.md says more of libvirt's refusals"
-_USER_ALIAS = "ua-"  # the beginning of every alias that libvirt has not made up
+USER_ALIAS = "ua-"  # the beginning of every alias that libvirt has not made up
 
 
 def words_of(prefix: str) -> Mapping[int, str]:
@@ -302,13 +302,26 @@ def _agent_asked(what: str = "") -> Iterator[None]:
         raise Refusal("the guest's agent", one_line(words), fix) from error
 
 
-def hostdevs(domain: Any, numbers: Mapping[int, int]) -> Mapping[str, str]:
-    """Return a line for each of the domain's host devices, by its address or UUID on the host: alias, source, address
-    in the guest. `numbers`: the guest's bus numbers, by libvirt's index of the controller (Layout.numbers).
-    """
-    with _logged("tell the domain's devices"):
-        return dict(_hostdev_line(element, numbers) for element in _tree(domain).iterfind("devices/hostdev"))
-    return {}
+@dataclass(frozen=True)
+class HostDevice:
+    """A host's device in a domain: its address or UUID on the `host`, and in the `guest` its PCI address, or the number
+    of its USB port. `alias` is empty for a companion, whose alias libvirt has made up."""
+
+    alias: str
+    host: str
+    guest: PCIAddress | int | None
+
+    def __str__(self) -> str:
+        place = f"USB port {self.guest}" if isinstance(self.guest, int) else self.guest or "nowhere"
+        return f"{self.alias or 'companion'}: host {self.host} -> guest {place}"
+
+
+def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[HostDevice, ...]:
+    """Return the domain's host devices. `numbers`: the guest's bus numbers, by libvirt's index of the controller
+    (Layout.numbers). Refusal if libvirt does not tell them."""
+    with asked("tell the domain's devices"):
+        tree = _tree(domain)
+    return tuple(_hostdev(element, numbers) for element in tree.iterfind("devices/hostdev"))
 
 
 def _tree(domain: Any) -> ElementTree.Element:
@@ -398,22 +411,20 @@ def _run_event_loop() -> None:
     threading.Thread(target=loop, daemon=True).start()
 
 
-def _hostdev_line(element: ElementTree.Element, numbers: Mapping[int, int]) -> tuple[str, str]:
+def _hostdev(element: ElementTree.Element, numbers: Mapping[int, int]) -> HostDevice:
     alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
     assert source is not None
     # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
     name = alias.get("name", "") if alias is not None else ""
-    if not name.startswith(_USER_ALIAS):
-        name = "companion"
+    name = name if name.startswith(USER_ALIAS) else ""
     if element.get("type") == "usb":
-        port = address.get("port") if address is not None else "none"
-        host = f"{source.get('bus')}:{source.get('device')}"
-        return host, f"{name}: host {host} -> guest USB port {port}"
+        port = address.get("port") if address is not None else None
+        return HostDevice(name, f"{source.get('bus')}:{source.get('device')}", None if port is None else int(port))
     host = source.get("uuid") or str(_address(source))
     if address is None:
-        return host, f"{name}: host {host} -> guest nowhere"
+        return HostDevice(name, host, None)
     theirs = _address(address)
-    return host, f"{name}: host {host} -> guest {replace(theirs, bus=numbers.get(theirs.bus, theirs.bus))}"
+    return HostDevice(name, host, replace(theirs, bus=numbers.get(theirs.bus, theirs.bus)))
 
 
 def _address(element: ElementTree.Element) -> PCIAddress:

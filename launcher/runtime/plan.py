@@ -23,7 +23,8 @@ class RunPlan:
     QEMU has to be able to lock, 0 for another libvirt's or without cards. `grace`: the seconds that the guest has to
     shut down; a guest without `acpi` is not asked to. `paused`: the VM starts paused, until somebody resumes it.
     `control`: the control socket, None for none. `credentials` are for the guest's agent, `shares` for virtiofsd.
-    `passt`: the script that libvirt calls as passt; None if the guest has no network.
+    `passt`: the script that libvirt calls as passt; None if the guest has no network. `asks_nvidia_smi`: the guest's
+    agent may be asked to run it.
     """
 
     identity: Identity
@@ -41,6 +42,7 @@ class RunPlan:
     credentials: tuple[AgentCredential, ...] = ()
     shares: tuple[Share, ...] = ()
     passt: str | None = None
+    asks_nvidia_smi: bool = False
 
 
 def keep(plan: RunPlan, place: int) -> None:

@@ -251,9 +251,9 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
     ready(_runs(domain))
     waits = ", paused: gpu-launcher ctl resume" if plan.paused else ""
     _log.info("%s is running%s", plan.domain, waits, extra={"domain": plan.domain})
-    nothing: Mapping[str, str] = {}
-    for device, line in _answer(lambda: guest.hostdevs(domain, plan.numbers), nothing).items():
-        _log.info("%s", line, extra={"domain": plan.domain, "device": device})
+    nothing: tuple[guest.HostDevice, ...] = ()
+    for device in _answer(lambda: _hostdevs(domain, plan.numbers), nothing):
+        _log.info("%s", device, extra={"domain": plan.domain, "device": device.host})
     while True:
         match vm.events.get():
             case Ending.FILES_LOST if plan.acpi:  # the guest still has its disks, and may have to write to them
@@ -307,6 +307,14 @@ def _stop(domain: Any, vm: VM, grace: float, ready: Ready) -> Ending:
 
 def _runs(domain: Any) -> bool:
     return _answer(lambda: guest.runs(domain), False)
+
+
+def _hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[guest.HostDevice, ...]:
+    try:
+        return guest.hostdevs(domain, numbers)
+    except ProgramError as error:
+        _log.error("%s", error)
+        return ()
 
 
 def _answer(ask: Callable[[], T], otherwise: T) -> T:

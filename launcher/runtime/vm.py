@@ -6,7 +6,7 @@ for it: a question is answered while a start takes minutes.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -76,10 +76,15 @@ class Change:
 
 
 class VM:
-    """What the threads share. Any of them may call any method; no method waits."""
+    """What the threads share. Any of them may call any method; no method waits. `numbers` and `asks_nvidia_smi` are its
+    plan's."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(
+        self, identity: Identity, numbers: Mapping[int, int] | None = None, *, asks_nvidia_smi: bool = False
+    ) -> None:
         self.identity = identity
+        self.numbers: Mapping[int, int] = numbers or {}
+        self.asks_nvidia_smi = asks_nvidia_smi
         #: What the thread that runs the VM waits for.
         self.events: SimpleQueue[StopRequested | Defined | Started | NotStarted | Changed | Ending] = SimpleQueue()
         self._lock = threading.Lock()

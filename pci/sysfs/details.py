@@ -11,9 +11,10 @@ from pci.host import BAR, Details
 from pci.sysfs.attribute import CannotLook, Unreadable, content, number, text, unreadable
 from pci.sysfs.bars import read_bars_at
 from pci.sysfs.functions import DEVICES
+from pci.sysfs.pcie import read_power_state, read_reset_methods
 
-#: The files that read_details reads, and so the recorded ones.
-DETAILS = ("power_state", "reset_method", "resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
+#: The files that read_details reads beside those of pci.sysfs.pcie, and so the recorded ones.
+DETAILS = ("resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
 
 _ONES = b"\xff\xff\xff\xff"
 
@@ -21,11 +22,10 @@ _ONES = b"\xff\xff\xff\xff"
 def read_details(sys: Path, address: PCIAddress) -> Details:
     """Read one function closely; raise Unreadable if a file is malformed."""
     entry = f"{DEVICES}/{address}"
-    methods = text(sys, f"{entry}/reset_method")
     override = text(sys, f"{entry}/driver_override")
     return Details(
-        power_state=text(sys, f"{entry}/power_state"),
-        reset_methods=None if methods is None else tuple(methods.split()),
+        power_state=read_power_state(sys, address),
+        reset_methods=read_reset_methods(sys, address),
         bars=read_bars(sys, address),
         virtual_functions=_count(sys, f"{entry}/sriov_numvfs"),
         virtual_functions_possible=_count(sys, f"{entry}/sriov_totalvfs"),
@@ -54,7 +54,7 @@ def is_off_the_bus(sys: Path, address: PCIAddress) -> bool:
     """
     config = f"{DEVICES}/{address}/config"
     try:
-        if text(sys, f"{DEVICES}/{address}/power_state") != "D0":
+        if read_power_state(sys, address) != "D0":
             return False
         try:
             return content(sys, config, len(_ONES)) == _ONES

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pci.address import address_or_none
-from pci.sysfs import details, functions, platform, processors
+from pci.sysfs import details, functions, pcie, platform, processors
 from pci.sysfs.attribute import Silent, content
 
 
@@ -28,7 +28,8 @@ def record(sys: Path, out: Path) -> int:
             else:
                 _copy_link(sys, out, member)
     for function in devices:
-        place = _copy_device(sys, out, function, files=(*functions.FILES, *details.DETAILS), links=functions.LINKS)
+        files = (*functions.FILES, *details.DETAILS, *pcie.PCIE)
+        place = _copy_device(sys, out, function, files=files, links=functions.LINKS)
         if place is not None:
             # The name of the directory is what is read; git keeps no empty one.
             for node in sorted((place / functions.VFIO_DEV).glob("*")):

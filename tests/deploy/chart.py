@@ -35,7 +35,9 @@ WHOLE: Mapping[str, str] = {
     "dra/admission.yaml": ".Values.dra",
     "dra/deviceclasses.yaml": ".Values.dra",
     "plugin/components/pod-monitor/podmonitor.yaml": ".Values.monitoring.podMonitor",
+    "plugin/components/alerts/prometheusrule.yaml": ".Values.monitoring.alerts",
 }
+DASHBOARD = "plugin/components/dashboard"
 _HEAD = "{{{{- /* From deploy/{}, by `make test ARGS='--regenerate tests/deploy'`: change it there. */ -}}}}\n"
 _IMAGE = "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
 _NAMESPACE = "{{ .Release.Namespace }}"
@@ -88,6 +90,7 @@ def templates() -> dict[str, str]:
     rights = "---\n".join(_text(_patched(rule)) for rule in _objects("dra/rbac.yaml"))
     made = {
         "configmap.yaml": _config_map("gpu-plugin", "config.yaml", _config()),
+        "dashboard.yaml": _if(".Values.monitoring.dashboard", _dashboard()),
         "daemonset.yaml": _text(_with_values(daemon_set)),
         "networkpolicy.yaml": _if(".Values.networkPolicy", _text(_with_sources(policy))),
         "seccomp.yaml": _if(".Values.seccomp", _config_map("gpu-plugin-seccomp", "vm.json", _literal(SECCOMP))),
@@ -244,11 +247,20 @@ def _with_sources(policy: Any) -> Any:
     return _at(policy, labels, lambda found: {key: named(value) for key, value in found.items()})
 
 
-def _config_map(name: str, file: str, content: str) -> str:
+def _config_map(name: str, file: str, content: str, labels: str = "") -> str:
     return (
-        f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {_NAMESPACE}\n"
+        f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {_NAMESPACE}\n{labels}"
         f"data:\n  {file}: |\n{content}"
     )
+
+
+def _dashboard() -> str:
+    """Return the dashboard's ConfigMap. Grafana's legends are in the braces of helm's templates."""
+    (generator,) = yaml.safe_load(_read(f"{DASHBOARD}/kustomization.yaml"))["configMapGenerator"]
+    labels = textwrap.indent(yaml.safe_dump({"labels": generator["options"]["labels"]}), "  ")
+    (file,) = generator["files"]
+    content = _literal(f"{DASHBOARD}/{file}").replace("{{", '{{ "{{" }}')
+    return _config_map(generator["name"], file, content, labels)
 
 
 def _config() -> str:

@@ -63,7 +63,7 @@ CASES = {
     ),
     "memory": Case(
         [node_of("gpu-1", CARDS), pod_on("gpu-1", "big", {"memory": "30Gi"}), node_of("cp")],
-        f"{NEAREST}: has 2048Mi of 32768Mi memory free and 2428Mi are asked for (ml/big has 30720Mi); stop what has "
+        f"{NEAREST}: has 2048Mi of 32768Mi memory free and 2432Mi are asked for (ml/big has 30720Mi); stop what has "
         "it, or give the VM less: the pod's annotation gpu-launcher.dev/memory has the sum",
     ),
     "CPUs": Case(

@@ -63,6 +63,7 @@ VERBS = {
     "events for programs": (["events", "-o", "json", "vm"], ("events", "--json"), ""),
     "guest info": (["guest", "info", "vm"], ("guest", "info"), ""),
     "guest users": (["guest", "users", "vm"], ("guest", "users"), ""),
+    "guest gpus": (["guest", "gpus", "vm"], ("guest", "gpus"), ""),
     "guest filesystems": (["guest", "filesystems", "vm", "-o", "json"], ("guest", "filesystems", "--json"), ""),
 }
 

@@ -26,28 +26,31 @@ from tests.lab.waiting import CommandFailed, Patience
 
 NAMESPACE = "kube-system"
 MANAGER = {"fabric": {"manager": "/run/nvidia-fabricmanager/socket"}}
-#: A CRD as Prometheus' operator brings it, without its schema.
-POD_MONITORS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {
-        "name": "podmonitors.monitoring.coreos.com",
-        "annotations": {"api-approved.kubernetes.io": "https://github.com/prometheus-operator"},
-    },
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "names": {"kind": "PodMonitor", "plural": "podmonitors"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
+#: CRDs as Prometheus' operator brings them, without their schemas.
+OF_THE_OPERATOR: list[dict[str, Any]] = [
+    {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{kind.lower()}s.monitoring.coreos.com",
+            "annotations": {"api-approved.kubernetes.io": "https://github.com/prometheus-operator"},
+        },
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "names": {"kind": kind, "plural": f"{kind.lower()}s"},
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                }
+            ],
+        },
+    }
+    for kind in ("PodMonitor", "PrometheusRule")
+]
 
 #: Kinds to which kustomize gives a namespace that the API server ignores.
 _CLUSTERS_OWN = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "DeviceClass")
@@ -66,7 +69,7 @@ def combinations() -> Iterator[dict[str, Any]]:
                         "bind": bind,
                         "seccomp": seccomp,
                         "fabric": {"enabled": bool(fabric), "moduleIds": fabric == "moduleIds"},
-                        "monitoring": {"podMonitor": seccomp},
+                        "monitoring": dict.fromkeys(("podMonitor", "alerts", "dashboard"), seccomp),
                         "config": config(dra, bind) | MANAGER if fabric else {},
                     }
 
@@ -88,6 +91,8 @@ def overlay(values: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "plugin/components/fabric": values["fabric"]["enabled"],
         "plugin/components/module-ids": values["fabric"]["moduleIds"],
         "plugin/components/pod-monitor": values["monitoring"]["podMonitor"],
+        "plugin/components/alerts": values["monitoring"]["alerts"],
+        "plugin/components/dashboard": values["monitoring"]["dashboard"],
         "dra/components/when-claimed": values["bind"] == "when-claimed",
     }
     found = values["config"] or (config(values["dra"], values["bind"]) if values["bind"] == "when-claimed" else {})
@@ -128,9 +133,10 @@ def rendered(cluster: Cluster, values: Mapping[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _pod_monitors(cluster: Cluster) -> None:
-    cluster.apply(POD_MONITORS)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com")
+def _monitoring(cluster: Cluster) -> None:
+    for each in OF_THE_OPERATOR:
+        cluster.apply(each)
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/{each['metadata']['name']}")
 
 
 @pytest.mark.parametrize("values", [*combinations()], ids=in_short)
@@ -154,6 +160,9 @@ TURNED = {
     f"{FABRIC},fabric.library=/lib/libnvfm.so.1": {'path: "/lib/libnvfm.so.1"'},
     f"{FABRIC},fabric.moduleIds=true,fabric.driver=/run/nvidia/driver": {'path: "/run/nvidia/driver"'},
     "monitoring.namespace=metrics": {'kubernetes.io/metadata.name: "metrics"'},
+    "monitoring.podMonitor=true": {"kind: PodMonitor"},
+    "monitoring.alerts=true": {"kind: PrometheusRule", "- alert: GPUPluginSeesNoNode"},
+    "monitoring.dashboard=true": {"grafana_dashboard: '1'", '"legendFormat": "{{state}}"'},
     "nodeSelector.gpu=yes": {'gpu: "yes"'},
     "resources.limits.memory=1Gi": {"memory: 1Gi"},
     "networkPolicy=false": set[str](),

@@ -224,7 +224,7 @@ def test_debian_12s_libvirt_is_built_without_passt_and_later_ones_are_not(qemu_d
 def test_usb_devices_are_told_by_their_number_and_their_port(qemu_driver: Any) -> None:
     xml = definable(case("usb-devices").xml("--emulation"))
     with guest.defined(qemu_driver, xml, a_vm()) as domain:
-        assert tuple(guest.hostdevs(domain, {}).values()) == (
+        assert tuple(map(str, guest.hostdevs(domain, {}))) == (
             "ua-hostdevice-card: host 0000:01:00.0 -> guest 0000:01:00.0",
             "ua-usb-host-stick: host 1:3 -> guest USB port 1",
             "ua-usb-host-key: host 2:10 -> guest USB port 2",

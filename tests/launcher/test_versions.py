@@ -1,7 +1,7 @@
 import pytest
 from lxml.builder import E
 
-from launcher.versions import NEWER, Newer, newer_elements, numbered, parse_version, shown, too_new
+from launcher.versions import NEWER, Newer, kernel_version, newer_elements, numbered, parse_version, shown, too_new
 from program.errors import UserError
 
 #: A domain with every element of the table.
@@ -67,6 +67,14 @@ def test_a_version_is_read_as_libvirt_prints_it(text: str, version: tuple[int, i
 def test_anything_else_is_no_version(text: str) -> None:
     with pytest.raises(UserError, match="is no version; expected one like"):
         parse_version(text)
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [("6.12.43+deb13-amd64", (6, 12, 43)), ("7.1-rc2", (7, 1, 0)), ("", None), ("Linux", None)],
+)
+def test_a_kernels_version_is_how_its_release_begins(release: str, version: tuple[int, int, int] | None) -> None:
+    assert kernel_version(release) == version
 
 
 def test_libvirts_number_is_its_version() -> None:

@@ -214,6 +214,40 @@ class GuestFilesystem(_message.Message):
     total: int
     def __init__(self, name: _Optional[str] = ..., mount_point: _Optional[str] = ..., type: _Optional[str] = ..., used: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
 
+class GetGuestGPUsRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: int
+    def __init__(self, seconds: _Optional[int] = ...) -> None: ...
+
+class GuestGPUs(_message.Message):
+    __slots__ = ("gpus", "silence")
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    SILENCE_FIELD_NUMBER: _ClassVar[int]
+    gpus: _containers.RepeatedCompositeFieldContainer[GuestGPU]
+    silence: str
+    def __init__(self, gpus: _Optional[_Iterable[_Union[GuestGPU, _Mapping]]] = ..., silence: _Optional[str] = ...) -> None: ...
+
+class GuestGPU(_message.Message):
+    __slots__ = ("name", "host", "guest", "driver_version", "utilization", "memory_used", "memory_total", "temperature")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    GUEST_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    host: str
+    guest: str
+    driver_version: str
+    utilization: int
+    memory_used: int
+    memory_total: int
+    temperature: int
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., guest: _Optional[str] = ..., driver_version: _Optional[str] = ..., utilization: _Optional[int] = ..., memory_used: _Optional[int] = ..., memory_total: _Optional[int] = ..., temperature: _Optional[int] = ...) -> None: ...
+
 class ExecInGuestRequest(_message.Message):
     __slots__ = ("path", "arguments", "seconds")
     PATH_FIELD_NUMBER: _ClassVar[int]

@@ -28,17 +28,30 @@ _DOMAIN = """
 <devices>{devices}</devices>{more}</domain></node>
 """
 _SERIAL = '<serial type="unix"><source mode="bind" path="{}"/><target port="0"/></serial>'
+#: Of a domain: a GPU with its audio function, and a mediated device.
+CARDS = """
+<controller type='pci' index='0' model='pcie-root'/>
+<controller type='pci' index='1' model='pcie-root-port'/><controller type='pci' index='2' model='pcie-root-port'/>
+<hostdev mode='subsystem' type='pci' managed='no'><source><address bus='0x41' slot='0' function='0'/></source>
+  <alias name='ua-gpu1'/><address type='pci' domain='0' bus='1' slot='0' function='0' multifunction='on'/></hostdev>
+<hostdev mode='subsystem' type='pci' managed='no'><source><address bus='0x41' slot='0' function='1'/></source>
+  <address type='pci' domain='0' bus='1' slot='0' function='1'/></hostdev>
+<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0'/>
+  </source><alias name='ua-vgpu'/><address type='pci' domain='0' bus='2' slot='0' function='0'/></hostdev>
+"""
 
 
 @contextmanager
-def on_test_driver(directory: Path, console: Path | None = None, more: str = "", devices: str = "") -> Iterator[VM]:
+def on_test_driver(
+    directory: Path, console: Path | None = None, more: str = "", devices: str = "", *, asks_nvidia_smi: bool = False
+) -> Iterator[VM]:
     """A VM that runs; nobody else has that libvirt. `console` is its serial port, `devices` are others,
-    `more` is of its domain's XML."""
+    `more` is of its domain's XML. The guest's buses have twice their controllers' numbers."""
     node = directory / "node.xml"
     serial = "" if console is None else _SERIAL.format(console)
     node.write_text(_DOMAIN.format(devices=devices + serial, more=more))
     connection = libvirt.open(f"test://{node}")
-    vm = VM(IDENTITY)
+    vm = VM(IDENTITY, {bus: 2 * bus for bus in range(10)}, asks_nvidia_smi=asks_nvidia_smi)
     with vm.having(connection.lookupByName("lab_vm")):
         vm.becomes(Phase.RUNNING)
         yield vm

@@ -19,11 +19,12 @@ import grpc
 import pytest
 
 from launcher.commands.ctl import fields_of, filesystem_row, lines_of, user_row
+from launcher.control import gpus
 from launcher.control.api import vm_pb2
 from launcher.control.listener import served
 from launcher.runtime.vm import VM, Phase, StopRequested
 from tests.conftest import Command
-from tests.launcher.control.serving import IDENTITY, UID, Heard, ctl, on_test_driver, started
+from tests.launcher.control.serving import CARDS, IDENTITY, UID, Heard, ctl, on_test_driver, started
 from tests.launcher.vms import write_vmi
 from tests.processes import ROOT, children, running
 
@@ -134,7 +135,7 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
     methods = [method.name for method in vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"].methods]
     named = {"WatchChanges": "events", "GetState": "state", "GetXML": "xml", "GetConsole": "console"}
     named |= {"PingGuest": "guest", "ExecInGuest": "guest", "GetGuestInfo": "guest"}
-    named |= {"GetGuestUsers": "guest", "GetGuestFilesystems": "guest"}
+    named |= {"GetGuestGPUs": "guest", "GetGuestUsers": "guest", "GetGuestFilesystems": "guest"}
     named |= {"GetScreen": "vnc", "TakeScreenshot": "screenshot"}
     actions = re.findall("'([a-z]+)'", result.stderr.partition("is not one of")[2])
     assert sorted(actions) == sorted({named.get(method, method.lower()) for method in methods})
@@ -143,7 +144,7 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (("guest",), "ctl guest: found '' after it; expected ping, info, users, filesystems, or exec -- PROGRAM [ARG"),
+        (("guest",), "ctl guest: found '' after it; expected gpus, ping, info, users, filesystems, or exec -- PROG"),
         (("screenshot",), "ctl screenshot: is no file's name after it; expected FILE.png, or - for standard output"),
         (("screenshot", "a.jpg"), "ctl screenshot: found 'a.jpg' after it; expected FILE.png"),
         (("xml", "--json"), "--json: is not for xml; leave it out"),
@@ -151,8 +152,8 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
         (("vnc", "--listen=5900"), "--listen 5900: is not an address and a port; expected one like 127.0.0.1:5900"),
         (("vnc", "--listen=0.0.0.0:5900"), "--listen 0.0.0.0:5900: would show the guest's screen to other hosts, with"),
         (("vnc", "--listen=[::1]:0"), "--listen [::1]:0: is not an address and a port; expected one like"),
-        (("guest", "ping", "twice"), "ctl guest: found 'ping twice' after it; expected ping, info, users,"),
-        (("guest", "exec"), "ctl guest: found 'exec' after it; expected ping, info, users, filesystems"),
+        (("guest", "ping", "twice"), "ctl guest: found 'ping twice' after it; expected gpus, ping, info,"),
+        (("guest", "exec"), "ctl guest: found 'exec' after it; expected gpus, ping, info, users"),
         (("state", "now"), "ctl state: found 'now' after it; leave that out"),
         (("guest", "ping", "--timeout=0"), "Invalid value for '--timeout'"),
     ],
@@ -196,6 +197,38 @@ def test_users_and_file_systems_are_a_line_each() -> None:
     assert fields_of(vm_pb2.GuestFilesystems(filesystems=[root])) == {
         "filesystems": [{"name": "vda1", "mount_point": "/", "type": "ext4", "used": 3 << 28, "total": 3 << 30}]
     }
+
+
+def test_each_card_is_a_line_and_what_the_guest_tells_of_it_another() -> None:
+    gpu1 = vm_pb2.GuestGPU(name="gpu1", host="0000:41:00.0", guest="0000:02:00.0", driver_version="580.126.09")
+    gpu1.utilization, gpu1.memory_used, gpu1.memory_total, gpu1.temperature = 0, 10444 << 20, 81559 << 20, 41
+    gpu2 = vm_pb2.GuestGPU(name="gpu2", host="0000:42:00.0", guest="0000:03:00.0", driver_version="580.126.09")
+    nic = vm_pb2.GuestGPU(name="nic", host="0000:43:00.0", guest="0000:04:00.0")
+    assert list(gpus.lines_of(vm_pb2.GuestGPUs(gpus=[gpu1, gpu2, nic]))) == [
+        "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0",
+        "  in the guest: driver 580.126.09, 0% busy, 10.2 of 79.6 GiB used, 41 °C",
+        "gpu2: host 0000:42:00.0 -> guest 0000:03:00.0",
+        "  in the guest: driver 580.126.09",
+        "nic: host 0000:43:00.0 -> guest 0000:04:00.0",
+        "  in the guest: nvidia-smi does not tell of it",
+    ]
+    assert fields_of(gpu2) == {
+        "name": "gpu2", "host": "0000:42:00.0", "guest": "0000:03:00.0", "driver_version": "580.126.09",
+        "utilization": None, "memory_used": None, "memory_total": None, "temperature": None,
+    }  # fmt: skip
+
+
+def test_the_cards_of_a_guest_that_is_not_asked_are_told(
+    gpu_launcher: Command, path: Path, tmp_path: Path, short_dir: Path
+) -> None:
+    with on_test_driver(tmp_path, devices=CARDS) as vm, served(path, vm):
+        result = gpu_launcher("ctl", "guest", "gpus", "--socket", path)
+    assert result.stdout == (
+        "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0\n"
+        "vgpu: host 7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0 -> guest 0000:04:00.0\n"
+        "the guest is not asked: its owner allows it by the annotation gpu-launcher.dev/ask-guest: nvidia-smi\n"
+    )
+    assert (result.stderr, result.returncode) == ("", 0)
 
 
 def test_events_are_one_line_each_until_the_vm_ends(path: Path, vm: VM) -> None:
@@ -369,12 +402,17 @@ def test_a_question_imports_neither_libvirt_nor_the_servers_half() -> None:
 
 def test_a_vm_that_run_runs_is_asked_paused_and_shut_down(gpu_launcher: Command, path: Path, tmp_path: Path) -> None:
     vm = write_vmi(tmp_path / "vm.yaml")
+    allowing = "{name: vm, annotations: {gpu-launcher.dev/ask-guest: nvidia-smi}}"
+    vm.write_text(vm.read_text().replace("{name: vm}", allowing))
     with running("gpu-launcher", "run", "--vm", vm, "--connect", "test:///default", "--socket", path) as run:
         run.wait_for_line("default_vm is running")
         assert gpu_launcher("ctl", "state", "--socket", path).stdout == "default/vm: running\n"
         assert gpu_launcher("ctl", "pause", "--socket", path).returncode == 0
         assert gpu_launcher("ctl", "state", "--socket", path).stdout == "default/vm: running, paused (user)\n"
         assert gpu_launcher("ctl", "resume", "--socket", path).returncode == 0
+        none, silence = gpu_launcher("ctl", "guest", "gpus", "--socket", path).stdout.splitlines()
+        assert none == "the VM has none of the host's cards"
+        assert silence.startswith("the guest's agent: this function is not supported")
         assert gpu_launcher("ctl", "shutdown", "--socket", path).returncode == 0
         assert run.end() == 0
     assert not path.exists()

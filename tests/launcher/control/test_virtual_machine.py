@@ -9,7 +9,7 @@ import libvirt
 import pytest
 
 from launcher.runtime.vm import VM, Phase, StopRequested
-from tests.launcher.control.serving import IDENTITY, OURS, UID, Caller, called, on_test_driver, status_of
+from tests.launcher.control.serving import CARDS, IDENTITY, OURS, UID, Caller, called, on_test_driver, status_of
 from tests.waiting import until
 
 
@@ -99,8 +99,35 @@ def test_a_kill_goes_there_first_and_to_libvirt_as_well(call: Caller, vm: VM) ->
 
 OF_LIBVIRT = (
     "Pause", "Resume", "Reset", "GetXML", "GetConsole", "GetScreen", "TakeScreenshot", "GetGuestInfo",
-    "GetGuestUsers", "GetGuestFilesystems",
+    "GetGuestUsers", "GetGuestFilesystems", "GetGuestGPUs",
 )  # fmt: skip
+
+
+_UNSUPPORTED = "this function is not supported by the connection driver"
+_FOUND = b"".join(
+    b"\x0a" + bytes([len(gpu)]) + gpu
+    for gpu in (
+        field(1, "gpu1") + field(2, "0000:41:00.0") + field(3, "0000:02:00.0"),
+        field(1, "vgpu") + field(2, "7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0") + field(3, "0000:04:00.0"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "silence"),
+    [
+        (False, "the guest is not asked: its owner allows it by the annotation gpu-launcher.dev/ask-guest: nvidia-smi"),
+        (True, f"the guest's agent: {_UNSUPPORTED}: virDomainQemuAgentCommand; its log in the guest may say more"),
+    ],
+)
+def test_the_guests_cards_are_told_whether_or_not_the_guest_tells_of_them(
+    tmp_path: Path, short_dir: Path, allowed: bool, silence: str
+) -> None:
+    with (
+        on_test_driver(tmp_path, devices=CARDS, asks_nvidia_smi=allowed) as vm,
+        called(short_dir / "sock", vm) as call,
+    ):
+        assert call(f"{OURS}GetGuestGPUs") == _FOUND + field(2, silence)
 
 
 @pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.STARTING, Phase.ENDED])

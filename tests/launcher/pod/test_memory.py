@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from launcher.manifest.guest import guest_of
-from launcher.pod.memory import PodMemory, memory, overhead
+from launcher.pod.memory import ANY_CARD, PodMemory, mapped_bars, memory, overhead
 from launcher.quantity import written
+from launcher.versions import Version
 from program.errors import UserError
 from tests.launcher.cases import cases
 from tests.launcher.pod.made import written_vm
@@ -32,17 +33,18 @@ def sizes(found: PodMemory) -> dict[str, int]:
     return {part.what: part.size for part in found.parts}
 
 
-def test_a_guest_without_anything_takes_its_memory_and_six_parts_beside_it(tmp_path: Path) -> None:
+def test_a_guest_without_anything_takes_its_memory_and_seven_parts_beside_it(tmp_path: Path) -> None:
     found = of(tmp_path)
     assert sizes(found) == {
         "the guest's memory": GIB,
         "the launcher: a supervisor, and a worker with libvirt in it": 80 * MIB,
         "QEMU": 50 * MIB,
-        "page tables for the guest's memory": 2 * MIB,
+        "page tables for the guest's memory, in QEMU": 2 * MIB,
+        "page tables for the guest's memory, in KVM": 2 * MIB,
         "1 vCPU": 8 * MIB,
         "QEMU's I/O thread": 8 * MIB,
     }
-    assert (found.request, found.limit) == (GIB + 148 * MIB, None)
+    assert (found.request, found.limit) == (GIB + 150 * MIB, None)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +58,38 @@ def test_each_helper_of_the_guests_has_its_part(tmp_path: Path, more: str, part:
     assert sizes(of(tmp_path, devices=more))[part] == size
 
 
-def test_vfio_has_its_part_once_however_many_cards(tmp_path: Path) -> None:
-    one, two = (of(tmp_path, gpus=number) for number in (1, 2))
-    assert one == two
-    assert one.request - of(tmp_path).request == GIB
+def test_each_card_has_page_tables_for_its_bars_and_the_iommu_has_some_for_memory(tmp_path: Path) -> None:
+    none, one, four = (of(tmp_path, gpus=number) for number in (0, 1, 4))
     assert "the guest's memory, all of which is pinned" in sizes(one)
+    assert one.request - none.request == 2 * MIB + 2 * 256 * MIB
+    assert four.request - one.request == 3 * 2 * 256 * MIB
+
+
+@pytest.mark.parametrize(
+    ("bars", "kernel", "tables"),
+    [
+        (24 * GIB, None, 96 * MIB),
+        (256 * GIB, (6, 1, 0), 1024 * MIB),
+        # A 512th, in whole MiB.
+        (256 * GIB, (6, 12, 0), 2 * MIB),
+        (256 * GIB, (6, 12, 43), 2 * MIB),
+    ],
+)
+def test_page_tables_for_bars_are_small_on_a_kernel_that_maps_them_by_huge_pages(
+    bars: int, kernel: Version | None, tables: int, tmp_path: Path
+) -> None:
+    vm = read_manifest(written_vm(tmp_path / "vm.yaml", gpus=[("gpu", RTX_2060)]))
+    found = memory(vm.spec, guest_of(vm), mapped_bars(bars, kernel))
+    assert sizes(found)["page tables for the devices' BARs, in QEMU and in KVM"] == tables
+
+
+def test_the_memory_of_a_large_guest_is_mapped_three_times_and_in_huge_pages_by_next_to_nothing(tmp_path: Path) -> None:
+    places = [f"page tables for the guest's memory, in {where}" for where in ("QEMU", "KVM", "the IOMMU")]
+    plain, huge = (
+        sizes(of(tmp_path, gpus=1, guest=f"{{guest: 512Gi{pages}}}")) for pages in ("", ", hugepages: {pageSize: 2Mi}")
+    )
+    assert [plain[place] for place in places] == [GIB] * 3
+    assert [huge[place] for place in places] == [2 * MIB] * 3
 
 
 def test_a_pod_with_devices_cannot_overcommit_what_vfio_pins(tmp_path: Path) -> None:
@@ -88,7 +117,8 @@ def test_huge_pages_are_neither_in_the_request_nor_in_the_limit(tmp_path: Path) 
     plain = of(tmp_path, resources)
     assert (found.hugepages, found.page) == (GIB, 2 * MIB)
     assert plain.limit is not None
-    assert (found.request, found.limit) == (plain.request - GIB, plain.limit - GIB)
+    # With them, 1 MiB of page tables is more than enough, in QEMU and in KVM.
+    assert (found.request, found.limit) == (plain.request - GIB - 2 * MIB, plain.limit - GIB - 2 * MIB)
 
 
 def test_a_team_may_take_what_is_beside_the_guest_out_of_the_request(tmp_path: Path) -> None:
@@ -114,7 +144,7 @@ def test_cpus_of_ones_own_take_a_limit_that_is_the_request(tmp_path: Path) -> No
 def test_every_part_that_a_pod_can_have_is_documented_with_its_size() -> None:
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]*\|$", (ROOT / "docs" / "pod.md").read_text(), re.MULTILINE))
     vms = [read_manifest(case.vm) for case in cases()]
-    parts = {part for vmi in vms for part in overhead(vmi.spec, guest_of(vmi))}
+    parts = {part for vmi in vms for part in overhead(vmi.spec, guest_of(vmi), ANY_CARD)}
     for part in parts:
         name = re.sub(r"^\d+ vCPUs?$", "vCPUs", part.what)
         assert name in rows, part
@@ -124,7 +154,7 @@ def test_every_part_that_a_pod_can_have_is_documented_with_its_size() -> None:
         elif name == "virtiofsd, for the volumes that the guest mounts":
             assert rows[name] == "80Mi each"
             assert part.size % (80 << 20) == 0
-        elif name not in ("vCPUs", "page tables for the guest's memory", "memory.reservedOverhead"):
+        elif name not in ("vCPUs", "memory.reservedOverhead") and not name.startswith("page tables"):
             assert rows[name] == written(part.size)
     assert {part.what for part in parts} >= {
         "encrypted memory's buffers",

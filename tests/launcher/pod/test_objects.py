@@ -255,6 +255,37 @@ def test_an_owner_is_one_uid_of_one_vm(gpu_launcher: Command, tmp_path: Path) ->
     assert "is of one VM's pod, and there are 2 VMs; pick one with --name" in several.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "tables"),
+    [
+        ([], "512Mi"),
+        (["--bars", "24Gi"], "96Mi"),
+        (["--kernel", "6.1"], "512Mi"),
+        (["--bars", "512Gi", "--kernel", "6.12"], "4Mi"),
+    ],
+)
+def test_page_tables_are_those_of_the_cards_and_the_kernel_that_flags_tell(
+    flags: list[str], tables: str, gpu_launcher: Command, tmp_path: Path
+) -> None:
+    path = written_vm(tmp_path / "vm.yaml", gpus=[("gpu", RTX_3090)])
+    assert (
+        f" {tables} page tables for the devices' BARs, in QEMU and in KVM\n" in gpu_launcher("pod", path, *flags).stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("--bars=much", "--bars much: 'much' is not a quantity; expected a number with a suffix, like 8Gi or 500m"),
+        ("--bars=1Pi", "--bars 1Pi: is more than any device has; expected 65536Gi at most"),
+        ("--kernel=new", "--kernel new: is no version; expected one like 6.12"),
+    ],
+)
+def test_other_bars_and_kernels_are_refused(flag: str, says: str, gpu_launcher: Command, tmp_path: Path) -> None:
+    wrong = gpu_launcher("pod", written_vm(tmp_path / "vm.yaml"), flag)
+    assert (wrong.returncode, wrong.stderr) == (2, f"gpu-launcher: {says}\n")
+
+
 def test_without_a_namespace_the_objects_are_where_kubectl_is(tmp_path: Path) -> None:
     path = written_vm(tmp_path / "vm.yaml")
     assert all("namespace" not in found["metadata"] for found in objects_of(path).values())

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pci.host import OtherMember
-from pci.sysfs import details
+from pci.sysfs import details, pcie
 from pci.sysfs.functions import FILES, LINKS, VFIO_DEV_NUMBER, NotSysfs, read_host
 from pci.sysfs.processors import NODE_FILES, SIBLINGS, read_processors
 from pci.sysfs.record import record
@@ -49,6 +49,7 @@ def test_this_machine_can_be_recorded_and_nothing_but_what_is_read(tmp_path: Pat
         *FILES,
         *LINKS,
         *details.DETAILS,
+        *pcie.PCIE,
         *NODE_FILES,
         VFIO_DEV_NUMBER,
         SIBLINGS.rpartition("/")[2],

@@ -1,0 +1,89 @@
+"""What nvidia-smi tells in the guest of its GPUs. It is the guest's word: its form is checked, and its size is bounded.
+
+The fields: `nvidia-smi --help-query-gpu`. Fields that not every driver since 450 has are left out, since nvidia-smi
+answers nothing if it is asked for one that it does not know.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from launcher.runtime.agent import Ended
+from pci.address import PCIAddress, address_or_none
+from program.errors import Refusal
+
+PROGRAM = "nvidia-smi"
+_FIELDS = ("pci.bus_id", "driver_version", "utilization.gpu", "memory.used", "memory.total", "temperature.gpu")
+ARGUMENTS = (f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits")
+
+_MOST = 256  # lines: a guest has fewer PCI buses
+_SAID = 200  # characters of what it says of an error
+_VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}", re.ASCII)
+_NUMBER = re.compile("[0-9]{1,9}", re.ASCII)
+_NOT_TOLD = re.compile(r"N/A|\[[A-Za-z/ ]{1,40}\]", re.ASCII)  # [N/A], [Not Supported], [GPU requires reset]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the guest's driver tells of a GPU: `utilization` in percent, the memory in bytes, `temperature` in degrees
+    Celsius. None is what it does not tell."""
+
+    driver_version: str
+    utilization: int | None
+    memory_used: int | None
+    memory_total: int | None
+    temperature: int | None
+
+
+def told(ended: Ended) -> Mapping[PCIAddress, Told]:
+    """Return what nvidia-smi has said with ARGUMENTS, by the GPU's address in the guest. Refusal if it has failed, or
+    says anything else."""
+    text = ended.out.decode("ascii", errors="backslashreplace")
+    if ended.code or ended.signal:
+        said = (text.strip() or ended.err.decode("ascii", errors="backslashreplace").strip())[:_SAID].partition("\n")[0]
+        how = f"signal {ended.signal} has ended it" if ended.signal else f"has ended with {ended.code}"
+        raise _refusal(f"{how}{f': {said}' if said else ''}", "see in the guest what its driver lacks")
+    found: dict[PCIAddress, Told] = {}
+    for address, gpu in map(_gpu, _lines(text)):
+        if address in found:
+            raise _refusal(f"tells of {address} twice", "see in the guest which nvidia-smi that is")
+        found[address] = gpu
+    return found
+
+
+def _lines(text: str) -> Iterator[str]:
+    lines = text.splitlines()
+    if len(lines) > _MOST:
+        raise _refusal(f"says {len(lines)} lines", f"expected one for each GPU, at most {_MOST}")
+    return (line for line in lines if line.strip())
+
+
+def _gpu(line: str) -> tuple[PCIAddress, Told]:
+    values = [value.strip() for value in line.split(",")]
+    address = address_or_none(values[0])
+    if len(values) != len(_FIELDS) or address is None or not _VERSION.fullmatch(values[1]):
+        raise _nonsense(line)
+    utilization, used, total, temperature = (_number(value, line) for value in values[2:])
+    if (utilization or 0) > 100 or (temperature or 0) > 1000:
+        raise _nonsense(line)
+    return address, Told(values[1], utilization, _bytes(used), _bytes(total), temperature)
+
+
+def _number(value: str, line: str) -> int | None:
+    if _NOT_TOLD.fullmatch(value):
+        return None
+    if not _NUMBER.fullmatch(value):
+        raise _nonsense(line)
+    return int(value)
+
+
+def _bytes(mebibytes: int | None) -> int | None:
+    return None if mebibytes is None else mebibytes << 20
+
+
+def _nonsense(line: str) -> Refusal:
+    return _refusal(f"says {line[:_SAID]!r}", f"expected {', '.join(_FIELDS)}")
+
+
+def _refusal(wrong: str, fix: str) -> Refusal:
+    return Refusal("nvidia-smi in the guest", wrong, fix)
