@@ -14,6 +14,7 @@ For every resource that a container requests, the plugin sets one environment va
   container. A device is a card (or one virtual function, or one mediated device), named by one of its functions.
 - **Partition.** `FABRIC_PARTITION_` and a number, with addresses as above: exactly the GPUs of this partition of
   NVIDIA's Fabric Manager, which is active, so they have NVLink to each other. It explains a guest, and claims nothing.
+  If they are several, `FABRIC_MANAGER_VERSION` is the version that the guest's driver has to have, if that is known.
 - **The older dialect.** NVIDIA's plugin before its pull request 191 listed every function of each group. When a
   value has more addresses than there are entries that draw on it, functions of one slot collapse to one card.
 """
@@ -40,6 +41,8 @@ class DeviceKind(StrEnum):
 
 _PARTITION = "FABRIC_PARTITION_"
 _IS_PARTITION = re.compile(rf"{_PARTITION}\d{{1,10}}", re.ASCII)
+
+FABRIC_MANAGER = "FABRIC_MANAGER_VERSION"
 
 #: The domain of the resources that are device nodes of the host, unless a flag of the launcher names another.
 NODE_DEVICES = "devices.gpu-launcher.dev"

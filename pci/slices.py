@@ -41,6 +41,8 @@ MDEV_UUID, PARENT = "mdevUUID", "parent"
 #: With NVSwitches: the GPU's module ID, 0 if it is not known, and with a number of GPUs, as in `partition4`, the Fabric
 #: Manager's ID of the GPU's partition of that size. If it is in several, `partition8_3` is another one.
 MODULE_ID, PARTITION = "moduleID", "partition"
+#: Beside them the version of the Fabric Manager, which the driver of a guest of several GPUs has to have.
+FABRIC_MANAGER_VERSION = "fabricManagerVersion"
 
 #: Capacity, as a quantity: see pci.memory.
 MEMORY = "memory"

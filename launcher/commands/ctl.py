@@ -65,8 +65,9 @@ def ctl(
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="For programs: state, events and what a guest's agent tells, one object a line."),
+        typer.Option("--json", help="For programs: state, events and what is told of a guest, one object a line."),
     ] = False,
+    sysfs: Annotated[Path, typer.Option(help="For guest gpus: the directory that stands for /sys.")] = Path("/sys"),
     timeout: Annotated[
         int, typer.Option(min=1, metavar="SECONDS", help="How long the guest's agent, or its program, may take.")
     ] = 10,
@@ -102,7 +103,7 @@ def ctl(
         case Action.VNC:
             _vnc(socket, listen)
         case Action.GUEST:
-            return _guest(socket, words or [], timeout, as_json=as_json)
+            return _guest(socket, words or [], timeout, sysfs, as_json=as_json)
         case _:  # Pause, Resume, Reset, Shutdown, Kill
             ask(socket, action.value.capitalize())
     return None
@@ -163,7 +164,7 @@ def _vnc(socket: Path, listen: str | None) -> None:
         serve_vnc(server, path)
 
 
-def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> int:
+def _guest(socket: Path, words: list[str], timeout: int, sysfs: Path, *, as_json: bool) -> int:
     """Ask the guest's agent; return the exit code of the program in the guest, or 128 and the signal that ended it."""
     from launcher.control.client import ask
 
@@ -182,11 +183,12 @@ def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> in
             print_text(f"{json.dumps(fields_of(found))}\n" if as_json else "".join(f"{row}\n" for row in aligned(rows)))
             return 0
         case ["gpus"]:
-            from launcher.control.gpus import lines_of as lines_of_gpus
+            from launcher.control import gpus
 
-            gpus = ask(socket, "GetGuestGPUs", patience=patience, seconds=timeout)
-            lines = [json.dumps(fields_of(gpus))] if as_json else map(one_line, lines_of_gpus(gpus))
-            print_text("".join(f"{line}\n" for line in lines))
+            found = ask(socket, "GetGuestGPUs", patience=patience, seconds=timeout)
+            host = gpus.on_host(sysfs, found)
+            lines = [json.dumps(gpus.as_json(fields_of(found), *host))] if as_json else gpus.lines_of(found, *host)
+            print_text("".join(f"{one_line(line)}\n" for line in lines))
             return 0
         case ["exec", path, *arguments]:
             ended = ask(socket, "ExecInGuest", patience=patience, path=path, arguments=arguments, seconds=timeout)

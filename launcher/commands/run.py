@@ -19,6 +19,7 @@ from launcher.runtime.user import LIMITS, Handover, asked_for
 from launcher.runtime.vm import Identity
 from launcher.runtime.worker import TO_ITS_END
 from launcher.storage.needs import credentials_of, shares_of
+from pci.resource import FABRIC_MANAGER
 from program import errors
 from program.errors import UserError
 from program.log import LogFlags
@@ -91,6 +92,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:
         shares=shares_of(vmi) if has_qemu_here(uri) else (),
         passt=script(start.network_cards),
         asks_nvidia_smi=metadata.annotations.asks_nvidia_smi,
+        fabric_manager=start.pod.environ.get(FABRIC_MANAGER),
     )
 
 

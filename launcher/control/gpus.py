@@ -1,21 +1,110 @@
-"""The cards of a running VM in words, for `ctl guest gpus`."""
+"""The cards of a running VM in words, for `ctl guest gpus`: where the launcher says that they are, what this machine's
+sysfs tells of them, and what NVIDIA's driver tells in the guest."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pci.address import PCIAddress, address_or_none
+from pci.host import Errors, Link
+from pci.sysfs.attribute import Unreadable
+from pci.sysfs.pcie import read_errors, read_link, read_power_state, read_reset_methods
+from program.child import NoAnswer, forked
+
+T = TypeVar("T")
+
+_WITHIN = 3.0  # seconds for sysfs: a driver may never answer for a file
 
 
-def lines_of(found: Any) -> Iterator[str]:
-    """Yield a few lines for each GuestGPU, and a last one if nobody in the guest has told anything."""
+@dataclass(frozen=True, slots=True)
+class OnHost:
+    """What sysfs tells of a card; None is what it does not tell, and `faults` is what could not be read."""
+
+    link: Link | None
+    power_state: str | None
+    errors: Errors | None
+    reset_methods: tuple[str, ...] | None
+    faults: tuple[str, ...] = ()
+
+
+def on_host(sys: Path, found: Any, within: float = _WITHIN) -> tuple[Mapping[str, OnHost], str]:
+    """Return what the tree `sys` tells of each card of GuestGPUs, by its address, and a line if it tells nothing, with
+    the reason. A mediated device has no address on the host."""
+    addresses = [address for gpu in found.gpus if (address := address_or_none(gpu.host)) is not None]
+    try:
+        return forked(f"the host's {sys}", partial(_read, sys, addresses), within=within).answer(), ""
+    except (NoAnswer, OSError) as error:
+        return {}, str(error)
+
+
+def _read(sys: Path, addresses: Iterable[PCIAddress]) -> Mapping[str, OnHost]:
+    return {str(address): _read_one(sys, address) for address in addresses}
+
+
+def _read_one(sys: Path, address: PCIAddress) -> OnHost:
+    faults: list[str] = []
+
+    def told(read: Callable[[Path, PCIAddress], T]) -> T | None:
+        try:
+            return read(sys, address)
+        except Unreadable as unreadable:
+            faults.append(str(unreadable))
+            return None
+
+    its = (told(read_link), told(read_power_state), told(read_errors), told(read_reset_methods))
+    return OnHost(*its, tuple(faults))
+
+
+def as_json(fields: dict[str, Any], host: Mapping[str, OnHost], host_silence: str) -> dict[str, Any]:
+    """Return the fields of a GuestGPUs with what the host tells of each card; its keys stay."""
+    gpus = [{**gpu, "on_host": _fields(host.get(gpu["host"]))} for gpu in fields["gpus"]]
+    return {**fields, "gpus": gpus, "host_silence": host_silence}
+
+
+def _fields(its: OnHost | None) -> dict[str, Any] | None:
+    if its is None:
+        return None
+    errors = None if its.errors is None else its.errors._asdict()
+    return {**asdict(its), "errors": errors}
+
+
+def lines_of(found: Any, host: Mapping[str, OnHost], host_silence: str) -> Iterator[str]:
+    """Yield a few lines for each card of GuestGPUs, and at last why nobody has told anything on the host or in the
+    guest, or what is wrong with the guest's driver."""
     if not found.gpus:
         yield "the VM has none of the host's cards"
     for gpu in found.gpus:
         yield f"{gpu.name}: host {gpu.host} -> guest {gpu.guest}"
+        if (its := host.get(gpu.host)) is not None:
+            yield from (f"  {line}" for line in _on_host(its))
         if words := _told(gpu):
             yield f"  in the guest: {words}"
         elif not found.silence:
             yield "  in the guest: nvidia-smi does not tell of it"
-    if found.silence:
-        yield found.silence
+    for line in (host_silence, found.silence, found.mismatch):
+        if line:
+            yield line
+
+
+def _on_host(its: OnHost) -> Iterator[str]:
+    if its == OnHost(None, None, None, None):
+        yield "not in the host's sysfs"
+    if its.link is not None:
+        now, most = _link(its.link.speed, its.link.lanes), _link(its.link.max_speed, its.link.max_lanes)
+        yield f"link: {now}" if now == most else f"link: {now}, of {most}"
+    if its.power_state is not None:
+        yield f"power: {its.power_state}"
+    if its.errors is not None:
+        yield f"errors: {', '.join(f'{number} {kind}' for kind, number in its.errors._asdict().items())}"
+    if its.reset_methods is not None:
+        yield f"resets: {', '.join(its.reset_methods) or 'none is allowed'}"
+    yield from its.faults
+
+
+def _link(speed: float | None, lanes: int | None) -> str:
+    return f"{'unknown speed' if speed is None else f'{speed:g} GT/s'} x{'?' if lanes is None else lanes}"
 
 
 def _told(gpu: Any) -> str:

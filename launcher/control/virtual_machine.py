@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -30,6 +31,9 @@ _SCREENSHOTS = 2  # at once: libvirt needs a file and a thread for each
 _FIRST_LOOK, _LAST_LOOKS = 0.05, 1.0  # seconds between two looks at whether a program in the guest has ended
 _SERVICE = api.DESCRIPTOR.services_by_name["VirtualMachine"]
 _T = TypeVar("_T")
+
+#: In an alias, before the name of the manifest's entry: see launcher.claims.
+_KIND = re.compile(r"^ua-(dra-)?[a-z]+-")
 
 #: The phases in which libvirt is asked: while it starts a domain, which takes minutes with VFIO, it answers nobody.
 _STARTED = (Phase.RUNNING, Phase.STOPPING)
@@ -151,7 +155,7 @@ class VMService:
         return api.GuestGPUs(
             gpus=[
                 api.GuestGPU(
-                    name=device.alias.removeprefix(guest.USER_ALIAS),
+                    name=_KIND.sub("", device.alias),
                     host=device.host,
                     guest=str(device.guest),
                     **(asdict(told[device.guest]) if device.guest in told else {}),
@@ -160,6 +164,7 @@ class VMService:
                 if device.alias and isinstance(device.guest, PCIAddress)
             ],
             silence=silence,
+            mismatch=nvidia_smi.other_driver(told, self._vm.fabric_manager),
         )
 
     async def _nvidia_smi(self, seconds: int) -> tuple[Mapping[PCIAddress, nvidia_smi.Told], str]:

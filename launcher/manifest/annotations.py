@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 from launcher.guest import NEAREST, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
 from launcher.manifest.quotation import shown
 from launcher.selection.annotations import (
+    DRIVER,
     FIRST,
     MEMORY,
     NO_SELECTION,
@@ -50,7 +51,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 }
 
 #: Those that read_selection reads, and that have not a few values each.
-_SELECTING = (SELECT, MEMORY, FIRST)
+_SELECTING = (SELECT, MEMORY, FIRST, DRIVER)
 _NAMES = (*KNOWN, SEATS_OF, ROM_OF, *_SELECTING)
 _LONGEST_PATH = 1024
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from launcher.checks.devices import misplaced
+from launcher.checks.fabric import other_driver
 from launcher.checks.network import not_tuned, reached_elsewhere
 from launcher.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
 from launcher.cpus.pinning import Pinning, pinning
@@ -153,7 +154,13 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         xml=None if domain is None else serialised(domain),
         newer=() if domain is None else newer_elements(domain, (*NEWER, *NEWER_FOR_QEMU)),
         refused=tuple(refused),
-        findings=(*not_given, *not_tuned(vmi.spec.domain.devices), *reached_elsewhere(network_cards), *findings),
+        findings=(
+            *not_given,
+            *other_driver(vmi.metadata.annotations.selection.driver, pod.environ),
+            *not_tuned(vmi.spec.domain.devices),
+            *reached_elsewhere(network_cards),
+            *findings,
+        ),
     )
     return around.judged(start)
 

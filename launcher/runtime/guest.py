@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 _KEEPALIVE = 5  # seconds between two signs of life of a libvirt in another process; three missed ones are its end
 _AGENT = 5  # seconds for the guest's agent to answer
 _NO_CURE = "docs/troubleshooting.md says more of libvirt's refusals"
-USER_ALIAS = "ua-"  # the beginning of every alias that libvirt has not made up
+_USER_ALIAS = "ua-"  # the beginning of every alias that libvirt has not made up
 
 
 def words_of(prefix: str) -> Mapping[int, str]:
@@ -416,7 +416,7 @@ def _hostdev(element: ElementTree.Element, numbers: Mapping[int, int]) -> HostDe
     assert source is not None
     # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
     name = alias.get("name", "") if alias is not None else ""
-    name = name if name.startswith(USER_ALIAS) else ""
+    name = name if name.startswith(_USER_ALIAS) else ""
     if element.get("type") == "usb":
         port = address.get("port") if address is not None else None
         return HostDevice(name, f"{source.get('bus')}:{source.get('device')}", None if port is None else int(port))

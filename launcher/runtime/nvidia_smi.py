@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from launcher.runtime.agent import Ended
 from pci.address import PCIAddress, address_or_none
+from pci.driver_version import is_version
 from program.errors import Refusal
 
 PROGRAM = "nvidia-smi"
@@ -18,7 +19,6 @@ ARGUMENTS = (f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"
 
 _MOST = 256  # lines: a guest has fewer PCI buses
 _SAID = 200  # characters of what it says of an error
-_VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}", re.ASCII)
 _NUMBER = re.compile("[0-9]{1,9}", re.ASCII)
 _NOT_TOLD = re.compile(r"N/A|\[[A-Za-z/ ]{1,40}\]", re.ASCII)  # [N/A], [Not Supported], [GPU requires reset]
 
@@ -51,6 +51,18 @@ def told(ended: Ended) -> Mapping[PCIAddress, Told]:
     return found
 
 
+def other_driver(found: Mapping[PCIAddress, Told], fabric_manager: str | None) -> str:
+    """Return a line if a driver in the guest has another version than the Fabric Manager; empty if none has, or the
+    manager's is not known."""
+    others = sorted({gpu.driver_version for gpu in found.values()} - {fabric_manager})
+    if fabric_manager is None or not others:
+        return ""
+    return (
+        f"the guest's driver is {', '.join(others)}, and the Fabric Manager of this node {fabric_manager}: CUDA fails "
+        "with error 802 (system not yet initialized) until both are of one version"
+    )
+
+
 def _lines(text: str) -> Iterator[str]:
     lines = text.splitlines()
     if len(lines) > _MOST:
@@ -61,7 +73,7 @@ def _lines(text: str) -> Iterator[str]:
 def _gpu(line: str) -> tuple[PCIAddress, Told]:
     values = [value.strip() for value in line.split(",")]
     address = address_or_none(values[0])
-    if len(values) != len(_FIELDS) or address is None or not _VERSION.fullmatch(values[1]):
+    if len(values) != len(_FIELDS) or address is None or not is_version(values[1]):
         raise _nonsense(line)
     utilization, used, total, temperature = (_number(value, line) for value in values[2:])
     if (utilization or 0) > 100 or (temperature or 0) > 1000:

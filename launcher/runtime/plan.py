@@ -24,7 +24,7 @@ class RunPlan:
     shut down; a guest without `acpi` is not asked to. `paused`: the VM starts paused, until somebody resumes it.
     `control`: the control socket, None for none. `credentials` are for the guest's agent, `shares` for virtiofsd.
     `passt`: the script that libvirt calls as passt; None if the guest has no network. `asks_nvidia_smi`: the guest's
-    agent may be asked to run it.
+    agent may be asked to run it. `fabric_manager`: the version of the one that gave the guest's GPUs their NVLinks.
     """
 
     identity: Identity
@@ -43,6 +43,7 @@ class RunPlan:
     shares: tuple[Share, ...] = ()
     passt: str | None = None
     asks_nvidia_smi: bool = False
+    fabric_manager: str | None = None
 
 
 def keep(plan: RunPlan, place: int) -> None:

@@ -76,15 +76,21 @@ class Change:
 
 
 class VM:
-    """What the threads share. Any of them may call any method; no method waits. `numbers` and `asks_nvidia_smi` are its
-    plan's."""
+    """What the threads share. Any of them may call any method; no method waits. `numbers`, `asks_nvidia_smi` and
+    `fabric_manager` are its plan's."""
 
     def __init__(
-        self, identity: Identity, numbers: Mapping[int, int] | None = None, *, asks_nvidia_smi: bool = False
+        self,
+        identity: Identity,
+        numbers: Mapping[int, int] | None = None,
+        *,
+        asks_nvidia_smi: bool = False,
+        fabric_manager: str | None = None,
     ) -> None:
         self.identity = identity
         self.numbers: Mapping[int, int] = numbers or {}
         self.asks_nvidia_smi = asks_nvidia_smi
+        self.fabric_manager = fabric_manager
         #: What the thread that runs the VM waits for.
         self.events: SimpleQueue[StopRequested | Defined | Started | NotStarted | Changed | Ending] = SimpleQueue()
         self._lock = threading.Lock()

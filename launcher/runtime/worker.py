@@ -85,7 +85,7 @@ def _ended(
     if plan is None:
         return "the VM", Ending.NOT_STARTED
     keep(plan, place)
-    vm = VM(plan.identity, plan.numbers, asks_nvidia_smi=plan.asks_nvidia_smi)
+    vm = VM(plan.identity, plan.numbers, asks_nvidia_smi=plan.asks_nvidia_smi, fabric_manager=plan.fabric_manager)
     stops.append(vm.request)
     if readable([stopped], 0):  # before the line above
         vm.request(StopRequested.SIGNAL)

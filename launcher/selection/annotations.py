@@ -12,6 +12,7 @@ from typing import Literal, cast
 
 from launcher.claims import Entry, EntryKind
 from launcher.quantity import parse_amount
+from pci.driver_version import is_version
 from program.errors import Nonsense, UserError
 
 USE_TYPE, AVOID_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
@@ -19,11 +20,12 @@ USE_ID, AVOID_ID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 NUMA_BIND = "nvidia.com/numa-bind"
 SELECT, TOGETHER = "gpu-launcher.dev/select", "gpu-launcher.dev/together"
 MEMORY, FIRST = "gpu-launcher.dev/memory-at-least", "gpu-launcher.dev/first-available"
+DRIVER = "gpu-launcher.dev/nvidia-driver"
 #: What all cards of a VM may have to share one of.
 PLACES = ("node", "root", "switch", "nvlink")
 
 #: All annotations that choose, in the order in which messages name them.
-NAMES = (USE_TYPE, AVOID_TYPE, USE_ID, AVOID_ID, NUMA_BIND, MEMORY, FIRST, SELECT, TOGETHER)
+NAMES = (USE_TYPE, AVOID_TYPE, USE_ID, AVOID_ID, NUMA_BIND, MEMORY, FIRST, SELECT, TOGETHER, DRIVER)
 #: Alternatives of a request (FirstAvailableDeviceRequestMaxSize, kubernetes/api resource/v1/types.go).
 _MOST_ALTERNATIVES = 8
 #: In bytes (CELSelectorExpressionMaxLength, kubernetes/api resource/v1/types.go).
@@ -46,7 +48,8 @@ class Selection:
     of these. A type is a part of the product's name, in any case, with blanks for hyphens too; an ID is a whole UUID,
     with `GPU-` before it if it is NVML's. `numa_bind`: all GPUs on one NUMA node. `memory`: at least so much, as a
     quantity. `first`: types in order; all GPUs are of the first that can be had. `select`: a CEL expression over
-    Kubernetes' `device`. `given`: the annotations that ask for something, as they were written.
+    Kubernetes' `device`. `driver`: the version of NVIDIA's driver in the guest, which chooses only with `nvlink`.
+    `given`: the annotations that ask for something, as they were written.
     """
 
     use_types: tuple[str, ...] | None = None
@@ -58,6 +61,7 @@ class Selection:
     first: tuple[str, ...] = ()
     select: str | None = None
     together: Proximity | None = None
+    driver: str | None = None
     given: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -100,6 +104,9 @@ def read_selection(annotations: Mapping[str, object]) -> Selection:
     memory, first = _memory(texts.get(MEMORY)), _first(texts.get(FIRST))
     avoid_types, avoid_ids = _items(texts.get(AVOID_TYPE)) or (), _items(texts.get(AVOID_ID)) or ()
     _check_items(texts)
+    driver = texts.get(DRIVER)
+    if driver is not None and not is_version(driver):
+        raise Nonsense(f"{DRIVER}: {driver!r:.60}", "expected the whole version, like '580.126.09'")
     numa_bind = texts.get(NUMA_BIND) in _TRUE
     asks = {
         USE_TYPE: use_types is not None,
@@ -111,6 +118,7 @@ def read_selection(annotations: Mapping[str, object]) -> Selection:
         FIRST: first,
         SELECT: select,
         TOGETHER: together,
+        DRIVER: driver is not None and together == "nvlink",
     }
     return Selection(
         use_types=use_types,
@@ -122,6 +130,7 @@ def read_selection(annotations: Mapping[str, object]) -> Selection:
         first=first,
         select=select,
         together=cast("Proximity | None", together),
+        driver=driver,
         given=tuple((name, texts[name]) for name in NAMES if asks[name]),
     )
 

@@ -15,6 +15,7 @@ from launcher.claims import Entry, EntryKind
 from launcher.selection.annotations import (
     AVOID_ID,
     AVOID_TYPE,
+    DRIVER,
     FIRST,
     LONGEST_EXPRESSION,
     MEMORY,
@@ -144,7 +145,7 @@ def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
     """
     entries = tuple(entries)
     gpus = sum(entry.kind is EntryKind.GPU and isinstance(entry.wants, str) for entry in entries)
-    of_gpu = (*_selectors(selection), *([_OFF_BOARDS] if gpus > 1 and selection.together != "nvlink" else []))
+    of_gpu = (*_selectors(selection), *(_of_board(selection) if gpus > 1 else []))
     first = tuple(_first(selection))
     requests: list[DeviceRequest] = []
     numbers = dict.fromkeys(EntryKind, 0)
@@ -216,6 +217,15 @@ def _selectors(selection: Selection) -> Iterator[Selector]:
             continue  # a constraint, or alternatives
         expression, shows = expressions[name]
         yield _selector(name, text, expression, shows)
+
+
+def _of_board(selection: Selection) -> Iterator[Selector]:
+    """Yield what several GPUs have to fit of a board with partitions."""
+    if selection.together != "nvlink":
+        yield _OFF_BOARDS
+    elif selection.driver is not None:
+        version = f'{_OURS}.?{words.FABRIC_MANAGER_VERSION}.orValue("") == {_quoted(selection.driver)}'
+        yield _selector(DRIVER, selection.driver, version, words.FABRIC_MANAGER_VERSION)
 
 
 def _first(selection: Selection) -> Iterator[Selector]:

@@ -28,6 +28,13 @@ _NOT_SELECTED = {
 }
 
 
+#: What to show if the attribute is missing.
+_NOT_KNOWN = {
+    words.NVML_UUID: "its NVML UUID is not known",
+    words.FABRIC_MANAGER_VERSION: "the version of its Fabric Manager is not known",
+}
+
+
 class _Kind(NamedTuple):
     """What wanted devices of one claim have in common: each device is judged once for it."""
 
@@ -201,8 +208,7 @@ def _are_partition(gpus: Sequence[PublishedDevice]) -> bool:
 
 def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
     shown = None if selector.shows is None else device.attribute(selector.shows) or device.amount(selector.shows)
-    if shown is None and selector.shows == words.NVML_UUID:
-        shown = "its NVML UUID is not known"
+    shown = _NOT_KNOWN.get(selector.shows or "") if shown is None else shown
     short = _NOT_SELECTED[selector.misfit].format(selector.source)
     return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}")
 

@@ -21,6 +21,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from pci.address import InvalidPCIAddress, PCIAddress, address_or_none
+from pci.driver_version import is_version
 from pci.functions import is_gpu
 from pci.host import Fault, Function, Host, MediatedDevice, OtherMember
 from pci.sysfs.attribute import NO_LISTS, CannotLook, Silent, Unreadable, link, link_name, names, number, text
@@ -45,6 +46,7 @@ MDEV_TYPE = "mdev_type"
 MDEV_TYPE_NAME = "mdev_type/name"
 EGMS = "class/egm"
 EGM_GPUS = "gpu_devices"
+NVIDIA_DRIVER = "module/nvidia/version"
 
 T = TypeVar("T")
 
@@ -128,7 +130,15 @@ def read_host(sys: Path) -> Host:
         egms=unread.all_read(_names(sys, EGMS, unread), partial(_read_egm, sys)),
         faults=tuple(unread.faults),
         silent=frozenset(unread.silent),
+        nvidia_driver=unread.all_read([NVIDIA_DRIVER], partial(_read_version, sys)).get(NVIDIA_DRIVER),
     )
+
+
+def _read_version(sys: Path, path: str) -> str | None:
+    version = text(sys, path)
+    if version is not None and not is_version(version):
+        raise Unreadable(path, f"holds {version[:80]!r}; expected a version like 580.126.09")
+    return version
 
 
 def _read_function(sys: Path, name: str) -> Function:

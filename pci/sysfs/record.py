@@ -46,7 +46,7 @@ def record(sys: Path, out: Path) -> int:
 def _record_platform(sys: Path, out: Path) -> None:
     for unit in sorted((sys / platform.IOMMUS).glob("*")):
         _copy_link(sys, out, unit)
-    for path in (platform.NOIOMMU_MODE, *platform.UNSAFE_INTERRUPTS.values()):
+    for path in (functions.NVIDIA_DRIVER, platform.NOIOMMU_MODE, *platform.UNSAFE_INTERRUPTS.values()):
         _copy_file(sys, out, sys / path)
     for interrupt in sorted((sys / platform.IRQS).glob(f"*/{platform.CHIP_NAME}")):
         # A server has thousands of others.

@@ -33,6 +33,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from pci.address import PCIAddress, address_or_none
+from pci.driver_version import is_version
 from pci.host import Function, MediatedDevice
 from pci.resource import NodeDevice
 from plugin.cards.names import is_prefix, is_resource_name
@@ -165,6 +166,8 @@ class Fabric:
     `manager` is where it listens: address:port, the path of a unix socket, or vsock:cid:port. `library` is its client
     library, by name or path. `modules` are GPUs' module IDs by PCI address; `modules_file` has the same, as JSON of the
     GPU operator or as nvidia-smi -q prints it. `resume`: the manager resumes after a restart (FABRIC_MODE_RESTART=1).
+    `version`: the manager's; without it that of NVIDIA's driver on the host, which the manager starts beside only if
+    both are of one version.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -174,6 +177,7 @@ class Fabric:
     modules: Mapping[str, int] = field(default_factory=dict)
     modules_file: str | None = None
     resume: bool = False
+    version: str | None = None
 
     def __post_init__(self) -> None:
         if not _is_manager(self.manager):
@@ -183,6 +187,8 @@ class Fabric:
             )
         if not self.library or "\0" in self.library:
             raise Nonsense(f"found library {self.library!r}", "expected a name or a path, like libnvfm.so.1")
+        if self.version is not None and not is_version(self.version):
+            raise Nonsense(f"found version {self.version!r}", "expected the manager's, in quotes, like '580.126.09'")
         by_module: dict[int, str] = {}
         for address, module in self.modules.items():
             if address_or_none(address) is None:

@@ -77,7 +77,7 @@ def _partitions(watch: Watch, own_pod: str | None) -> Partitions:
     sources = watch.sources
     return Partitions(
         state=sources.state,
-        settings=lambda: watch.snapshot.config.fabric,
+        settings=lambda: watch.snapshot.fabric,
         inventory=lambda: watch.snapshot.inventory,
         listed=lambda: list_pods(sources.pod_resources, WORTH_WAITING),
         own_pod=own_pod,

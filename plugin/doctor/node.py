@@ -73,9 +73,10 @@ def _fabric(snapshot: Snapshot) -> Iterator[NodeFinding]:
     table, ids = sight.board.table, sight.board.ids
     total = sum(bool(sight.board.gpus(device)) for device in devices)
     words = f"{len(table.partitions)} partitions of GPUs, {len(table.active)} active"
+    which = sight.board.version or "of unknown version"
     yield fine(
         Check.FABRIC,
-        f"the Fabric Manager lists {words}; module IDs are known for {len(ids.by_address)} of {total} GPUs",
+        f"the Fabric Manager ({which}) lists {words}; module IDs are known for {len(ids.by_address)} of {total} GPUs",
     )
     for device in unknown(sight, snapshot.inventory):
         yield warning(

@@ -114,7 +114,9 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
     return published
 
 
-def attributes(device: Device, node: str | None, place: Mapping[str, int], identity: Identity = UNKNOWN) -> Attributes:
+def attributes(
+    device: Device, node: str | None, place: Mapping[str, int | str], identity: Identity = UNKNOWN
+) -> Attributes:
     """Return the known attributes of the device (pci.slices has their names).
 
     A card has a UUID only with the name of its `node` (pci.slices.place_uuid). `place` is its place on a board with

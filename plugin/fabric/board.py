@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pci.address import PCIAddress
 from pci.functions import is_gpu
 from pci.host import Function
-from pci.resource import encode, partition_variable
-from pci.slices import MODULE_ID, PARTITION
+from pci.resource import FABRIC_MANAGER, encode, partition_variable
+from pci.slices import FABRIC_MANAGER_VERSION, MODULE_ID, PARTITION
 from pci.vendors import NVIDIA
 from plugin.cards.inventory import Device, Inventory
 from plugin.fabric.modules import ModuleIDs
@@ -20,7 +20,7 @@ MAKE_KNOWN = "let gpu-plugin bind read it, or write it to fabric.modules of the 
 _NEAREST = 3  # partitions that are named where a set is none
 #: Attributes. A device has 32 at most (ResourceSliceMaxAttributesAndCapacitiesPerDevice, kubernetes/api
 #: resource/v1/types.go), and a table may have any partitions.
-_MOST_PLACES = 14
+_MOST_PLACES = 13
 
 
 def gpus(device: Device, ids: ModuleIDs) -> tuple[Function, ...]:
@@ -42,19 +42,23 @@ def ids_of(inventory: Inventory, ids: ModuleIDs) -> ModuleIDs:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The partitions of a node's GPUs: the manager's table, and the module IDs of GPUs that the node has."""
+    """The partitions of a node's GPUs: the manager's table, the module IDs of GPUs that the node has, and the manager's
+    version, if it is known."""
 
     table: Table
     ids: ModuleIDs
+    version: str | None = None
 
     def gpus(self, device: Device) -> tuple[Function, ...]:
         return gpus(device, self.ids)
 
     def variables(self, partition: Partition | None) -> Mapping[str, str]:
-        """Return the variable that tells a container that its GPUs are this partition; none for None."""
+        """Return the variables that tell a container that its GPUs are this partition, and if they are several, the
+        version of the Fabric Manager, which the guest's driver has to have; none for None."""
         if partition is None:
             return {}
-        return {partition_variable(partition.id): encode(self.addresses(partition.modules).values())}
+        told = {partition_variable(partition.id): encode(self.addresses(partition.modules).values())}
+        return told if self.version is None or len(partition.modules) == 1 else {**told, FABRIC_MANAGER: self.version}
 
     def is_unknown(self, device: Device) -> bool:
         """Whether the device has a GPU of unknown module ID that may be on the board."""
@@ -137,10 +141,10 @@ class Board:
         addresses = self.addresses(partition.modules)
         return ", ".join(str(addresses.get(module, f"module {module}")) for module in partition.modules)
 
-    def attributes(self, device: Device) -> Mapping[str, int]:
-        """Return what a DRA driver publishes of a device: `moduleID`, and `partitionN`, the ID of the partition of N
-        GPUs that it is in. `moduleID` alone, and 0, for a device that is for guests of one device only, since its
-        module is not known or it has several.
+    def attributes(self, device: Device) -> Mapping[str, int | str]:
+        """Return what a DRA driver publishes of a device: `moduleID`, `fabricManagerVersion` if that is known, and
+        `partitionN`, the ID of the partition of N GPUs that it is in. `moduleID` alone, and 0, for a device that is for
+        guests of one device only, since its module is not known or it has several.
 
         With matchAttribute partitionN, N devices are that partition. Where GPUs are in several partitions of a size, as
         on boards of sixteen, the first of these that do not overlap are `partitionN`, and each other one has an
@@ -154,7 +158,8 @@ class Board:
             f"{PARTITION}{size}" if partition_id in apart else f"{PARTITION}{size}_{partition_id}": partition_id
             for size, partition_id in sorted((len(each.modules), each.id) for each in self._having(modules))
         }
-        return {MODULE_ID: min(modules), **dict(list(places.items())[:_MOST_PLACES])} if modules else {}
+        version = {} if self.version is None else {FABRIC_MANAGER_VERSION: self.version}
+        return {MODULE_ID: min(modules), **version, **dict(list(places.items())[:_MOST_PLACES])} if modules else {}
 
     def _having(self, modules: frozenset[int]) -> Iterator[Partition]:
         """Yield the partitions that have all of these modules."""

@@ -322,7 +322,7 @@ class Partitions:
             self._tell({f"cards are served without partitions: {error}"})
             return None
         ids = ids_of(self._inventory(), read_module_ids(settings, self._state))
-        self.sight = FabricStatus(Board(table, ids), book or Book())
+        self.sight = FabricStatus(Board(table, ids, settings.version), book or Book())
         if book is None:
             self._write(Book())
         for each in self.sight.book.activations:

@@ -119,8 +119,8 @@ async def look_at_all(
     snapshot = await look(places, names, config, ask)
     inventory, assignments = snapshot.inventory, await pods()
     partitions = None
-    if config.fabric is not None and fabric:
-        partitions = await _partitions(config.fabric, places.state, inventory)
+    if snapshot.fabric is not None and fabric:
+        partitions = await _partitions(snapshot.fabric, places.state, inventory)
     return replace(
         snapshot,
         assignments=assignments,
@@ -137,7 +137,7 @@ async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Fa
         table = await Manager(settings).table()
     except Refusal as error:
         return FabricStatus(trouble=error.problem)
-    return FabricStatus(Board(table, ids_of(inventory, read_module_ids(settings, state))), book)
+    return FabricStatus(Board(table, ids_of(inventory, read_module_ids(settings, state)), settings.version), book)
 
 
 def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:

@@ -1,7 +1,7 @@
 """All that is known of the node at one moment, and what follows from it for each device."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from pci.functions import is_gpu
 from pci.host import Details, Fault, Host, Platform
 from pci.viability import Hindrance
 from plugin.binding.nvml import UNKNOWN, Identities, Identity
-from plugin.cards.config import Config, Serve
+from plugin.cards.config import Config, Fabric, Serve
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_node
@@ -127,11 +127,17 @@ class Snapshot:
         )
 
     @property
+    def fabric(self) -> Fabric | None:
+        """The config's Fabric Manager, with its version if that is known."""
+        fabric = self.config.fabric
+        return None if fabric is None else replace(fabric, version=fabric.version or self.host.nvidia_driver)
+
+    @property
     def board(self) -> Board | None:
         """The board with NVSwitches; None if none is known."""
         return None if self.config.fabric is None or self.partitions is None else self.partitions.board
 
-    def place(self, device: Device) -> Mapping[str, int]:
+    def place(self, device: Device) -> Mapping[str, int | str]:
         """Return the device's place on the board, by attribute; empty if it has none."""
         return {} if self.board is None else self.board.attributes(device)
 

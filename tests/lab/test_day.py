@@ -377,13 +377,14 @@ def test_nothing_is_left_of_the_day(lab: Lab, plugin: str, timed: Timed) -> None
 
 
 def test_a_vm_starts_with_cards_by_their_groups_nodes_in_a_restricted_namespace(lab: Lab, plugin: str) -> None:
-    """By the device plugin, with a disk in a claim and a network; as its user from its first instruction. The last
-    test: the runtime has no memlock limit from here on."""
+    """By the device plugin, with a disk in a claim, the pod's network and a second one; as its user from its first
+    instruction. The last test: the runtime has no memlock limit from here on."""
+    lab.install_multus()
     lab.prepare_runtime(gives_devices=True)
     lab.make_claim("data", "a writable claim")
     lab.wait_for_cards(2)
     # The guest is still booting when it is asked to go, and does not listen.
-    with lab.vm("first", 2, grace=1, level="restricted", more=pods.DISK_AND_NETWORK) as log:
+    with lab.vm("first", 2, grace=1, level="restricted", more=pods.DISK_AND_NETWORKS) as log:
         assert f"ua-gpu-gpu2: host {FAR}.0 -> guest 0000:02:00.0" in log
         check_restricted(lab, "first")
 

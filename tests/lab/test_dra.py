@@ -47,14 +47,15 @@ def uuids(lab: Lab, plugin: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def vm(lab: Lab, uuids: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A VM that is not to have ALONE's card, by the UUID, with a disk and a network, in a namespace that enforces the
-    Pod Security level restricted: its log, once it runs. The runtime gives nobody device nodes but those of CDI."""
+    """A VM that is not to have ALONE's card, by the UUID, with a disk and two networks, in a namespace that enforces
+    the Pod Security level restricted: its log, once it runs. The runtime gives nobody device nodes but those of CDI."""
+    lab.install_multus()
     lab.prepare_runtime(gives_devices=False)
     lab.make_claim("data", CLAIM_SAYS)
     annotations = {"nvidia.com/nouse-gpuuuid": uuids[ALONE]}
     foretold = _fit(lab, tmp_path_factory.mktemp("fit"), "chosen", 1, annotations)
     assert [entry["address"] for entry in foretold["nodes"][0]["takes"]] == [f"{FAR}.0"]
-    more = pods.DISK_AND_NETWORK
+    more = pods.DISK_AND_NETWORKS
     with lab.vm("chosen", 1, dra=True, annotations=annotations, level="restricted", more=more) as log:
         yield log
 
@@ -101,7 +102,9 @@ def test_it_is_a_user_without_a_capability_from_its_first_instruction(lab: Lab, 
     check_restricted(lab, "chosen")
     said = lab.console("chosen").wait_for("GUEST end")
     assert f"GUEST disk vda says {CLAIM_SAYS}" in said
-    assert re.search(r"GUEST address \d+\.\d+\.\d+\.\d+", said)
+    one, other = re.findall(r"GUEST address (\S+)", said)
+    assert other.startswith(pods.SECOND_ADDRESSES)
+    assert not one.startswith(pods.SECOND_ADDRESSES)
 
 
 def test_a_card_that_is_taken_is_waited_for_and_fit_says_who_has_it(

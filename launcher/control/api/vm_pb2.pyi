@@ -221,12 +221,14 @@ class GetGuestGPUsRequest(_message.Message):
     def __init__(self, seconds: _Optional[int] = ...) -> None: ...
 
 class GuestGPUs(_message.Message):
-    __slots__ = ("gpus", "silence")
+    __slots__ = ("gpus", "silence", "mismatch")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     SILENCE_FIELD_NUMBER: _ClassVar[int]
+    MISMATCH_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[GuestGPU]
     silence: str
-    def __init__(self, gpus: _Optional[_Iterable[_Union[GuestGPU, _Mapping]]] = ..., silence: _Optional[str] = ...) -> None: ...
+    mismatch: str
+    def __init__(self, gpus: _Optional[_Iterable[_Union[GuestGPU, _Mapping]]] = ..., silence: _Optional[str] = ..., mismatch: _Optional[str] = ...) -> None: ...
 
 class GuestGPU(_message.Message):
     __slots__ = ("name", "host", "guest", "driver_version", "utilization", "memory_used", "memory_total", "temperature")

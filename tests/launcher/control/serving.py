@@ -33,11 +33,11 @@ CARDS = """
 <controller type='pci' index='0' model='pcie-root'/>
 <controller type='pci' index='1' model='pcie-root-port'/><controller type='pci' index='2' model='pcie-root-port'/>
 <hostdev mode='subsystem' type='pci' managed='no'><source><address bus='0x41' slot='0' function='0'/></source>
-  <alias name='ua-gpu1'/><address type='pci' domain='0' bus='1' slot='0' function='0' multifunction='on'/></hostdev>
+  <alias name='ua-gpu-gpu1'/><address type='pci' domain='0' bus='1' slot='0' function='0' multifunction='on'/></hostdev>
 <hostdev mode='subsystem' type='pci' managed='no'><source><address bus='0x41' slot='0' function='1'/></source>
   <address type='pci' domain='0' bus='1' slot='0' function='1'/></hostdev>
 <hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0'/>
-  </source><alias name='ua-vgpu'/><address type='pci' domain='0' bus='2' slot='0' function='0'/></hostdev>
+  </source><alias name='ua-dra-hostdevice-my-vgpu'/><address type='pci' bus='2' slot='0' function='0'/></hostdev>
 """
 
 

@@ -24,6 +24,7 @@ from launcher.control.api import vm_pb2
 from launcher.control.listener import served
 from launcher.runtime.vm import VM, Phase, StopRequested
 from tests.conftest import Command
+from tests.launcher.checks.trees import write
 from tests.launcher.control.serving import CARDS, IDENTITY, UID, Heard, ctl, on_test_driver, started
 from tests.launcher.vms import write_vmi
 from tests.processes import ROOT, children, running
@@ -204,7 +205,7 @@ def test_each_card_is_a_line_and_what_the_guest_tells_of_it_another() -> None:
     gpu1.utilization, gpu1.memory_used, gpu1.memory_total, gpu1.temperature = 0, 10444 << 20, 81559 << 20, 41
     gpu2 = vm_pb2.GuestGPU(name="gpu2", host="0000:42:00.0", guest="0000:03:00.0", driver_version="580.126.09")
     nic = vm_pb2.GuestGPU(name="nic", host="0000:43:00.0", guest="0000:04:00.0")
-    assert list(gpus.lines_of(vm_pb2.GuestGPUs(gpus=[gpu1, gpu2, nic]))) == [
+    assert list(gpus.lines_of(vm_pb2.GuestGPUs(gpus=[gpu1, gpu2, nic]), {}, "")) == [
         "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0",
         "  in the guest: driver 580.126.09, 0% busy, 10.2 of 79.6 GiB used, 41 °C",
         "gpu2: host 0000:42:00.0 -> guest 0000:03:00.0",
@@ -221,14 +222,76 @@ def test_each_card_is_a_line_and_what_the_guest_tells_of_it_another() -> None:
 def test_the_cards_of_a_guest_that_is_not_asked_are_told(
     gpu_launcher: Command, path: Path, tmp_path: Path, short_dir: Path
 ) -> None:
+    sysfs = tmp_path / "sys"
+    write(sysfs / "bus/pci/devices/0000:41:00.0", _FUNCTION)
     with on_test_driver(tmp_path, devices=CARDS) as vm, served(path, vm):
-        result = gpu_launcher("ctl", "guest", "gpus", "--socket", path)
+        result = gpu_launcher("ctl", "guest", "gpus", "--socket", path, "--sysfs", sysfs)
+        told = json.loads(gpu_launcher("ctl", "guest", "gpus", "--json", "--socket", path, "--sysfs", sysfs).stdout)
     assert result.stdout == (
         "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0\n"
-        "vgpu: host 7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0 -> guest 0000:04:00.0\n"
+        "  link: 32 GT/s x8, of 32 GT/s x16\n"
+        "  power: D0\n"
+        "  errors: 3 correctable, 0 nonfatal, 1 fatal\n"
+        "  resets: flr, bus\n"
+        "my-vgpu: host 7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0 -> guest 0000:04:00.0\n"
         "the guest is not asked: its owner allows it by the annotation gpu-launcher.dev/ask-guest: nvidia-smi\n"
     )
     assert (result.stderr, result.returncode) == ("", 0)
+    assert [gpu["on_host"] for gpu in told["gpus"]] == [
+        {
+            "link": {"speed": 32.0, "lanes": 8, "max_speed": 32.0, "max_lanes": 16},
+            "power_state": "D0",
+            "errors": {"correctable": 3, "nonfatal": 0, "fatal": 1},
+            "reset_methods": ["flr", "bus"],
+            "faults": [],
+        },
+        None,
+    ]
+    assert told["host_silence"] == ""
+
+
+_FUNCTION: dict[str, str | bytes] = {
+    "current_link_speed": "32.0 GT/s PCIe",
+    "current_link_width": "8",
+    "max_link_speed": "32.0 GT/s PCIe",
+    "max_link_width": "16",
+    "power_state": "D0",
+    "reset_method": "flr bus",
+    "aer_dev_correctable": "RxErr 3\nTOTAL_ERR_COR 3",
+    "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL 0",
+    "aer_dev_fatal": "Undefined 1\nTOTAL_ERR_FATAL 1",
+}
+
+
+def test_of_a_card_that_sleeps_or_is_gone_is_told_what_there_is(tmp_path: Path) -> None:
+    asleep, gone, odd = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
+    write(tmp_path / "bus/pci/devices" / asleep, {**_FUNCTION, "power_state": "D3hot"})
+    write(tmp_path / "bus/pci/devices" / odd, {"power_state": "D0", "current_link_speed": "fast", "reset_method": ""})
+    cards = [vm_pb2.GuestGPU(name=f"gpu{host[6]}", host=host, guest="0000:02:00.0") for host in (asleep, gone, odd)]
+    found = vm_pb2.GuestGPUs(gpus=cards, silence="no agent")
+    assert list(gpus.lines_of(found, *gpus.on_host(tmp_path, found))) == [
+        "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0",
+        "  power: D3hot",
+        "  errors: 3 correctable, 0 nonfatal, 1 fatal",
+        "  resets: flr, bus",
+        "gpu2: host 0000:42:00.0 -> guest 0000:02:00.0",
+        "  not in the host's sysfs",
+        "gpu3: host 0000:43:00.0 -> guest 0000:02:00.0",
+        "  power: D0",
+        "  resets: none is allowed",
+        "  bus/pci/devices/0000:43:00.0/current_link_speed: holds 'fast'; expected a speed, like 16.0 GT/s PCIe",
+        "no agent",
+    ]
+
+
+def test_a_sysfs_that_does_not_answer_is_a_line(tmp_path: Path) -> None:
+    function = tmp_path / "bus/pci/devices/0000:41:00.0"
+    function.mkdir(parents=True)
+    os.mkfifo(function / "power_state")  # as a driver that hangs in its file
+    found = vm_pb2.GuestGPUs(gpus=[vm_pb2.GuestGPU(name="gpu1", host="0000:41:00.0", guest="0000:02:00.0")])
+    lines = list(gpus.lines_of(found, *gpus.on_host(tmp_path, found, within=0.3)))
+    assert lines[0] == "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0"
+    assert lines[-1].startswith(f"the host's {tmp_path}: does not answer within 0.3 s")
 
 
 def test_events_are_one_line_each_until_the_vm_ends(path: Path, vm: VM) -> None:

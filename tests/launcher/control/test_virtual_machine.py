@@ -108,7 +108,7 @@ _FOUND = b"".join(
     b"\x0a" + bytes([len(gpu)]) + gpu
     for gpu in (
         field(1, "gpu1") + field(2, "0000:41:00.0") + field(3, "0000:02:00.0"),
-        field(1, "vgpu") + field(2, "7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0") + field(3, "0000:04:00.0"),
+        field(1, "my-vgpu") + field(2, "7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0") + field(3, "0000:04:00.0"),
     )
 )
 

@@ -45,6 +45,16 @@ def test_seats_are_judged_where_the_pod_has_too_few_cpus_if_they_do_not_rest_on_
     assert (start.layout is not None, start.xml) == (topology == "none", None)
 
 
+def test_a_guest_whose_declared_driver_is_not_the_fabric_managers_does_not_start(
+    machine: Machine, tmp_path: Path
+) -> None:
+    annotations = "{name: vm, annotations: {gpu-launcher.dev/nvidia-driver: 580.126.09}}"
+    text = vmi_text(gpus=[("a", RTX_3090)]).replace("{name: vm}", annotations)
+    for version, found in (("580.126.09", []), ("580.159.03", ["gpu-launcher.dev/nvidia-driver"])):
+        start = printed(text, tmp_path, {**CARD, "FABRIC_MANAGER_VERSION": version}, machine("two-rtx-3090"))
+        assert errors(start) == found
+
+
 def test_cpus_are_judged_without_the_cards_and_seats_are_not(machine: Machine, tmp_path: Path) -> None:
     text = vmi_text(gpus=[("a", RTX_3090), ("b", RTX_2060)], domain=OWN_CPUS)
     start = printed(text, tmp_path, CARD, machine("two-rtx-3090"), Facts(cpus=(0,)))

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.runtime.agent import Ended
-from launcher.runtime.nvidia_smi import Told, told
+from launcher.runtime.nvidia_smi import Told, other_driver, told
 from pci.address import PCIAddress
 from program.errors import Refusal
 
@@ -21,6 +21,15 @@ def test_each_gpu_is_told_by_its_address_in_the_guest() -> None:
         PCIAddress(0, 8, 0, 0): Told("580.126.09", None, 0, 81559 << 20, None),
     }
     assert told(said(b"\r\n")) == {}
+
+
+def test_a_driver_of_another_version_than_the_fabric_manager_is_a_line() -> None:
+    found = told(said(SAID))
+    assert other_driver(found, "580.126.09") == other_driver(found, None) == other_driver({}, "580.126.09") == ""
+    assert other_driver(found, "580.159.03") == (
+        "the guest's driver is 580.126.09, and the Fabric Manager of this node 580.159.03: CUDA fails with error 802 "
+        "(system not yet initialized) until both are of one version"
+    )
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,23 @@ def test_several_gpus_that_need_no_nvlink_are_not_a_boards() -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "said"), [("580.159.03", "580.159.03"), (None, "the version of its Fabric Manager is")]
+)
+def test_a_vm_that_declares_its_driver_gets_a_partition_of_a_manager_of_that_version(
+    version: str | None, said: str
+) -> None:
+    declared = NVLINK | {"gpu-launcher.dev/nvidia-driver": "580.126.09"}
+    snapshot, board = node()
+    assert fit(with_board(snapshot, replace(board, version="580.126.09")), 2, declared)[1] is not None
+    other = with_board(snapshot, replace(board, version=version))
+    found, its = fit(other, 2, declared)
+    assert its is None
+    assert f"excluded by gpu-launcher.dev/nvidia-driver '580.126.09': {said}" in as_text(found)
+    assert fit(other, 1, declared)[1] is not None  # without NVLink any driver will do
+    assert fit(snapshot_of(hgx()), 2, {**declared, "gpu-launcher.dev/together": "node"})[1] is not None
+
+
+@pytest.mark.parametrize(
     ("attribute", "taken"),
     [(None, "0000:47:00.0, 0000:0f:00.0"), ("partition4", "0000:47:00.0, 0000:0f:00.0"), ("partition2", None)],
 )

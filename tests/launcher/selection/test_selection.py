@@ -83,6 +83,10 @@ def test_what_asks_for_something_is_given_as_it_was_written() -> None:
         ),
         ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch' or 'nvlink'"),
         (
+            {"nvidia_driver": "580"},
+            "gpu-launcher.dev/nvidia-driver: '580'; expected the whole version, like '580.126.09'",
+        ),
+        (
             {"memory_at_least": "40GB"},
             "gpu-launcher.dev/memory-at-least: '40GB' is not a quantity; expected a quantity, like 40Gi",
         ),

@@ -145,6 +145,11 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
             "fabric: {modules: {'0000:0f:00.0': 1, '0000:10:00.0': 1}}",
             "fabric: modules: 0000:0f:00.0 and 0000:10:00.0 are both module 1; expected a module ID of its own",
         ),
+        ("fabric: {version: 580.126}", "fabric.version: found 580.126; expected text, in quotes"),
+        (
+            "fabric: {version: '580'}",
+            "fabric: found version '580'; expected the manager's, in quotes, like '580.126.09'",
+        ),
         ("fabric: {mode: 1}", "fabric.mode: is no word of the config; did you mean modules?"),
         ("whole: [hgx]", "whole: 'hgx' is not an extended resource name; expected prefix/name"),
         ("offer: [{prefix: kubernetes.io, device: '1234:1111'}]", "offer.0: 'kubernetes.io' is not a prefix"),

@@ -60,11 +60,15 @@ def unprepare(cluster: Cluster, claim: dict[str, Any]) -> str:
 
 def test_a_claims_partition_from_prepare_to_unprepare(cluster: Cluster, manager: Manager) -> None:
     one, other = claim(cluster, 1, 3), claim(cluster, 1, 2, 3, 4)
+    loaded = cluster.sys / "module" / "nvidia" / "version"
+    loaded.parent.mkdir(parents=True)
+    loaded.write_text("580.126.09\n")
     with driver(cluster, manager) as plugin:
         wait_until(lambda: len(cluster.published()) == 8)
         its = cluster.published()[NAMES[3]]["attributes"]
         assert [its[f"partition{size}"]["int"] for size in (1, 2, 4, 8)] == [9, 3, 1, 0]
         assert its["moduleID"] == {"int": 3}
+        assert its["fabricManagerVersion"] == {"string": "580.126.09"}
         # A partition's cards are side by side; the lower addresses, 2 and 4, are behind when another pair is broken.
         assert list(cluster.published()) == [NAMES[module] for module in (2, 4, 1, 3, 6, 8, 5, 7)]
         assert prepare(cluster, one) == prepare(cluster, one) == ""
@@ -76,7 +80,7 @@ def test_a_claims_partition_from_prepare_to_unprepare(cluster: Cluster, manager:
         assert told["attributes"] == its
         pair = ",".join(sorted((ADDRESSES[1], ADDRESSES[3])))
         assert [each["containerEdits"]["env"] for each in specification["devices"]] == [
-            [f"FABRIC_PARTITION_3={pair}"]
+            [f"FABRIC_PARTITION_3={pair}", "FABRIC_MANAGER_VERSION=580.126.09"]
         ] * 2
         assert "is prepared for claim" in prepare(cluster, other)
         plugin.send(signal.SIGKILL)

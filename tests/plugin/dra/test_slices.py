@@ -72,7 +72,7 @@ def test_one_card_is_one_device_with_what_is_known_of_it(published: Published, m
 
 def test_a_device_never_has_more_attributes_than_the_api_takes(pci_ids: PCIIDs, machine: Machine) -> None:
     """32, ResourceSliceMaxAttributesAndCapacitiesPerDevice; the board's places are as many as it ever tells."""
-    places = {f"place{number}": number for number in range(1 + _MOST_PLACES)}
+    places: dict[str, int | str] = {f"place{number}": number for number in range(2 + _MOST_PLACES)}
     inventory = snapshot_of(machine("hgx-a100-8-gpu"), pci_ids).inventory
     # Attributes and capacity together.
     assert max(len(attributes(device, "node", places)) + len(capacity(device)) for device in inventory.devices) <= 32

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -7,6 +8,7 @@ from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.inventory import Device
 from plugin.fabric.board import Board, ids_of
 from plugin.fabric.modules import ModuleIDs
+from plugin.fabric.partitions import Partition
 from program.errors import Refusal
 from tests.fabric.standin import A100_16, B200, H100, Sets
 from tests.plugin.fabric.boards import ADDRESSES, MODULE_OF, board, inventory, table
@@ -113,6 +115,10 @@ def test_what_has_a_module_id_is_on_the_board_whatever_it_is() -> None:
     assert partition is not None
     assert partition.modules == (1, 2, 3, 4)
     assert of.variables(partition) == {"FABRIC_PARTITION_1": ",".join(slots)}
+    versioned = replace(of, version="580.126.09")
+    told = {"FABRIC_PARTITION_1": ",".join(slots), "FABRIC_MANAGER_VERSION": "580.126.09"}
+    assert versioned.variables(partition) == told
+    assert list(versioned.variables(Partition(7, (1,)))) == ["FABRIC_PARTITION_7"]  # one GPU needs no NVLink
     assert of.preferred([*lab.devices], (), 3, frozenset()) == tuple(device.id for device in devices)
     with pytest.raises(Refusal, match="are modules 1, 4, which are no partition"):
         of.partition([devices[0], devices[2]])

@@ -248,7 +248,7 @@ def test_a_claim_has_its_partition_until_it_is_released(node: Node) -> None:
 
 
 def test_what_is_told_of_the_board_is_what_it_is_now(node: Node) -> None:
-    def place() -> Mapping[str, int]:
+    def place() -> Mapping[str, int | str]:
         board = node.told[-1].board
         assert board is not None
         return board.attributes(device(3))

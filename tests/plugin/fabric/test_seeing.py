@@ -96,7 +96,8 @@ def test_the_doctor_says_what_is_wrong_with_each_fix(gpu_plugin: Command, flags:
     page = json.loads(gpu_plugin("doctor", "--json", *flags).stdout)
     found = {(each["severity"], each["device"]): each for each in page["findings"] if each["check"] == "fabric"}
     assert found["ok", None]["wrong"] == (
-        "the Fabric Manager lists 15 partitions of GPUs, 2 active; module IDs are known for 7 of 8 GPUs"
+        "the Fabric Manager (of unknown version) lists 15 partitions of GPUs, 2 active; module IDs are known for 7 "
+        "of 8 GPUs"
     )
     assert found["warning", ADDRESSES[8]]["wrong"] == "has no known module ID: it is for guests of one GPU only"
     stranger = found["warning", None]

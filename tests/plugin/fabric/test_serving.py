@@ -29,7 +29,8 @@ ALL = tuple(sorted(ADDRESSES.values()))
 def config(manager: Manager, tmp_path: Path) -> Path:
     path = tmp_path / "config.yaml"
     modules = {address: module for module, address in ADDRESSES.items()}
-    path.write_text(json.dumps({"fabric": {"library": str(manager.library), "manager": SOCKET, "modules": modules}}))
+    fabric = {"library": str(manager.library), "manager": SOCKET, "modules": modules, "version": "580.126.09"}
+    path.write_text(json.dumps({"fabric": fabric}))
     return path
 
 
@@ -63,6 +64,7 @@ def test_a_pods_partition_from_its_allocation_to_its_end(kubelet: Kubelet, manag
         answer = kubelet.allocate_devices(RESOURCE, cards(1, 3), "default/vm")
         assert manager.active == {(1, 3)}
         assert answer.envs["FABRIC_PARTITION_3"] == ",".join(sorted(cards(1, 3)))
+        assert answer.envs["FABRIC_MANAGER_VERSION"] == "580.126.09"
         with pytest.raises(grpc.RpcError) as error:
             kubelet.allocate_devices(RESOURCE, cards(5, 6))
         assert "are modules 5, 6, which are no partition of the Fabric Manager; the nearest" in str(error.value)
