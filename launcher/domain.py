@@ -13,7 +13,7 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher import paths
+from launcher import allocation, paths
 from launcher.cpus.pinning import Pinning
 from launcher.devices.devices import GuestDevices
 from launcher.elements import (
@@ -67,7 +67,7 @@ def domain_element(
     root.extend(
         [
             *metadata.metadata(vmi.metadata),
-            *memory.memory(guest, cells),
+            *memory.memory(guest, cells, allocation.threads(guest, layout)),
             *placement.iothreads(guest.iothreads),
             *placement.placement(guest, pinned, cells),
             firmware.sysinfo(domain, uuid),

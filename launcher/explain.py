@@ -10,6 +10,7 @@ from itertools import permutations
 from textwrap import wrap
 from typing import NotRequired, TypedDict
 
+from launcher.allocation import Allocation, says
 from launcher.claims import Claim, LeftOver, Request, VirtualFunctionOf
 from launcher.guest_pci.addresses import HostDev, Layout
 from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
@@ -80,14 +81,25 @@ class Linked(TypedDict):
     missing: list[str]
 
 
+class Memory(TypedDict):
+    """How the guest's memory is allocated before its first instruction: its `bytes`, by pages of `page` bytes, by so
+    many `threads`, and about how many `seconds` that takes on this node."""
+
+    bytes: int
+    page: int
+    threads: int
+    seconds: float
+
+
 class Explanation(TypedDict):
     """`entries`: in the manifest's order, gpus first. `distances`: of each pair of cards except USB devices, in the
-    order of the guest's seats."""
+    order of the guest's seats. `memory`: null if no card pins it, or if sysfs does not tell of its pages."""
 
     entries: list[Explained]
     distances: list[Between]
     partitions: list[Linked]
     leftOver: list[Left]
+    memory: Memory | None
 
 
 def explanation(
@@ -97,9 +109,10 @@ def explanation(
     left_over: tuple[LeftOver, ...],
     host: Host | None,
     partitions: Mapping[int, tuple[PCIAddress, ...]],
+    memory: Allocation | None = None,
 ) -> Explanation:
     """Return the stages' results by entry, with what `host` says of each device; `partitions` are those that the pod's
-    variables name."""
+    variables name, and `memory` is the guest's."""
     first = {card.claim: card for card in reversed(cards)}
     seen = layout.seen()
     return {
@@ -109,6 +122,14 @@ def explanation(
             linked for number, gpus in partitions.items() if (linked := _linked(number, gpus, cards))["entries"]
         ],
         "leftOver": [{"variable": left.variable, "devices": list(map(str, left.devices))} for left in left_over],
+        "memory": None
+        if memory is None
+        else {
+            "bytes": memory.size,
+            "page": memory.page,
+            "threads": memory.threads,
+            "seconds": round(memory.seconds, 1),
+        },
     }
 
 
@@ -141,6 +162,9 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
     ]
     for left in explanation["leftOver"]:
         lines += _wrapped("left over: ", f"{', '.join(left['devices'])} of {left['variable']}", columns)
+    if (memory := explanation["memory"]) is not None:
+        takes = Allocation(memory["bytes"], memory["page"], memory["threads"], memory["seconds"])
+        lines += _wrapped("memory: ", f"{says(takes)}, about {takes.seconds:.1f} s before the guest runs", columns)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -154,6 +154,28 @@ class MemoryLock(NamedTuple):
     limit: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class TransparentPages:
+    """The node's settings of transparent huge pages, each in the kernel's own word, like `madvise`; None if unknown.
+
+    `enabled` is for private memory, `shmem_enabled` for a memfd (Documentation/admin-guide/mm/transhuge.rst). QEMU asks
+    for them by madvise(2), for all of a guest's memory.
+    """
+
+    enabled: str | None = None
+    shmem_enabled: str | None = None
+
+    @property
+    def for_private(self) -> bool | None:
+        """Whether a guest's private memory gets them."""
+        return None if self.enabled is None else self.enabled != "never"
+
+    @property
+    def for_shared(self) -> bool | None:
+        """Whether a guest's shared memory gets them."""
+        return None if self.shmem_enabled is None else self.shmem_enabled not in ("never", "deny")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
     """The platform; None for what could not be seen: a record may lack it, a container may hide it, an architecture may
@@ -178,6 +200,7 @@ class Platform:
     virtual_machine: bool | None = None
     command_line: tuple[str, ...] | None = None
     memlock: MemoryLock | None = None
+    transparent: TransparentPages = TransparentPages()
     faults: tuple[Fault, ...] = ()
 
 

@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from launcher import explain as explaining
+from launcher.allocation import allocation
 from launcher.commands.offline import Offline, offline
 from launcher.cpus.host import processors_of
 from launcher.guest_pci.locations import located_cards
+from launcher.pipeline.pod import transparent_in
 from pci.processors import UNKNOWN
 from pci.resource import InvalidValue, decode_partitions
 from program.commands import AsJSON
@@ -49,5 +51,13 @@ def explain(
         raise UserError(
             "the pod's variables", str(error), "expected what gpu-plugin sets: its log may say why"
         ) from error
-    explanation = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host, partitions)
+    explanation = explaining.explanation(
+        start.cards,
+        start.layout,
+        placed,
+        start.left_over,
+        start.host,
+        partitions,
+        allocation(start.guest, start.layout, transparent_in(start.pod)),
+    )
     print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation, columns()))

@@ -15,8 +15,8 @@ _SNP_POLICY = 1 << 16 | 1 << 17
 _POLICIES: dict[Confidentiality, int] = {SEV: _NO_DEBUG, SEV_ES: _NO_DEBUG | _ENCRYPTED_STATE, SEV_SNP: _SNP_POLICY}
 
 
-def memory(guest: Guest, cells: tuple[Cell, ...]) -> list[Element]:
-    """Return <memoryBacking>, if there is anything to say about it."""
+def memory(guest: Guest, cells: tuple[Cell, ...], threads: int) -> list[Element]:
+    """Return <memoryBacking>, if there is anything to say about it. So many `threads` allocate all of it before."""
     element = E.memoryBacking()
     if guest.page is not None:
         size = {"size": str(guest.page), "unit": "b"}
@@ -29,7 +29,9 @@ def memory(guest: Guest, cells: tuple[Cell, ...]) -> list[Element]:
         element.append(E.source(type="memfd"))
     if guest.is_shared:
         element.append(E.access(mode="shared"))
-    if guest.passes_numa_through:
+    if threads > 1:
+        element.append(E.allocation(mode="immediate", threads=str(threads)))
+    elif guest.passes_numa_through:
         element.append(E.allocation(mode="immediate"))
     return [element] if len(element) else []
 

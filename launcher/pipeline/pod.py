@@ -13,10 +13,11 @@ from launcher.guest import Guest
 from launcher.manifest.hostdevices import ResourceClaim
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pipeline.own_machine import variables_of
-from pci.host import Host
+from pci.host import Host, TransparentPages
 from pci.processors import UNKNOWN, Processors
-from pci.sysfs.attribute import CannotLook
+from pci.sysfs.attribute import CannotLook, Unreadable
 from pci.sysfs.functions import NotSysfs, read_host
+from pci.sysfs.huge_pages import read_transparent
 from program.errors import Refusal, UserError
 
 SYS = Path("/sys")
@@ -126,6 +127,14 @@ def processors_in(guest: Guest, pod: Pod) -> Processors:
     """Read the node's processors if the guest is to get some of them; Refusal if they cannot be read."""
     asked = guest.has_own_cpus or guest.topology != "none"
     return processors_of(pod.sysfs) if asked and pod.sysfs is not None else UNKNOWN
+
+
+def transparent_in(pod: Pod) -> TransparentPages:
+    """Read what the node says of transparent huge pages; what cannot be read is unknown."""
+    try:
+        return TransparentPages() if pod.sysfs is None else read_transparent(pod.sysfs)
+    except Unreadable:
+        return TransparentPages()
 
 
 def address_bits_in(pod: Pod) -> int | None:

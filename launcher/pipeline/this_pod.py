@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher.allocation import allocation
 from launcher.checks.access import kvm, opened
+from launcher.checks.allocation import slow_start
 from launcher.checks.cgroup import cpus, memlock, memory, read_limits, to_be_locked
 from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
 from launcher.checks.firmware import firmware, read_images
@@ -20,7 +22,7 @@ from launcher.facts import Facts, OwnMachine, PodInterface
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
 from launcher.network.pod_interfaces import read_pod_interfaces
-from launcher.pipeline.pod import Pod, address_bits_in, processors_in
+from launcher.pipeline.pod import Pod, address_bits_in, processors_in, transparent_in
 from launcher.pipeline.start import Start
 from launcher.pod.memory import mapped_bars, overhead
 from launcher.runtime.embedded import has_qemu_here, root_of
@@ -120,7 +122,11 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
         kernel_version(_text(here.proc, "sys/kernel/osrelease")),
     )
     beside = sum(part.size for part in overhead(spec, guest, bars))
+    takes = (
+        None if here.guest_runs or start.layout is None else allocation(guest, start.layout, transparent_in(start.pod))
+    )
     for finding in (
+        None if takes is None else slow_start(guest, takes),
         None if here.guest_runs else memlock(start.locked, let_lock(start.locked), here.place),
         memory(guest, limits.memory, beside, is_pinned=start.locked > 0),
         cpus(guest, limits.cpus),

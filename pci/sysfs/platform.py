@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from pci.host import Fault, MemoryLock, Platform
+from pci.host import Fault, MemoryLock, Platform, TransparentPages
 from pci.sysfs.attribute import Unreadable, names, text
 from pci.sysfs.functions import DEVICES
+from pci.sysfs.huge_pages import read_transparent
 
 IOMMUS = "class/iommu"
 DRIVERS = "bus/pci/drivers"
@@ -70,6 +71,7 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
         virtual_machine=seen(_virtual_machine, proc),
         command_line=seen(_command_line, proc),
         memlock=seen(_memlock, proc),
+        transparent=seen(read_transparent, sys) or TransparentPages(),
         faults=tuple(faults),
     )
 

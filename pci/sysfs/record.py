@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pci.address import address_or_none
-from pci.sysfs import details, functions, pcie, platform, processors
+from pci.sysfs import details, functions, huge_pages, pcie, platform, processors
 from pci.sysfs.attribute import Silent, content
 
 
@@ -44,6 +44,8 @@ def record(sys: Path, out: Path) -> int:
 
 
 def _record_platform(sys: Path, out: Path) -> None:
+    for setting in huge_pages.SETTINGS:
+        _copy_file(sys, out, sys / huge_pages.DIRECTORY / setting)
     for unit in sorted((sys / platform.IOMMUS).glob("*")):
         _copy_link(sys, out, unit)
     for path in (functions.NVIDIA_DRIVER, platform.NOIOMMU_MODE, *platform.UNSAFE_INTERRUPTS.values()):

@@ -22,6 +22,7 @@ class Check(StrEnum):
     VFIO_IOMMU = "vfio-iommu"
     DEVICE_NODES = "device-nodes"
     MEMLOCK = "memlock"
+    HUGE_PAGES = "huge-pages"
     FABRIC = "fabric"
 
     VIABILITY = "viability"

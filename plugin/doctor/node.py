@@ -6,7 +6,7 @@ Pure: from a snapshot to findings. A finding says so if its part of the node cou
 from collections.abc import Iterator
 
 from pci.functions import is_vfio_driver
-from pci.host import Platform
+from pci.host import Platform, TransparentPages
 from pci.sysfs.attribute import Silent
 from pci.viability import END_THE_WAIT
 from plugin.doctor.finding import Check, NodeFinding, error, fine, note, warning
@@ -42,6 +42,7 @@ def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
         _vfio_iommu(snapshot.closely.platform),
         _device_nodes(snapshot),
         *_memlock(snapshot.closely.platform),
+        *_huge_pages(snapshot.closely.platform.transparent),
         *_fabric(snapshot),
     )
 
@@ -316,6 +317,29 @@ def _memlock(platform: Platform) -> Iterator[NodeFinding]:
             f"containers may lock {limit / 2**20:g} MiB of memory, as {process} may: a VM with GPUs locks its own and "
             "1 GiB, so its pod takes SYS_RESOURCE and the Pod Security level privileged",
             "for VMs at another level copy deploy/node/memlock.conf to the node, or crio.conf: docs/restricted.md",
+        )
+
+
+def _huge_pages(transparent: TransparentPages) -> Iterator[NodeFinding]:
+    """Yield what the node's pages cost a VM with GPUs at its start; nothing of a setting that is not known."""
+    directory = "/sys/kernel/mm/transparent_hugepage"
+    cost = "a VM with GPUs and 128 GiB takes some 20 s more to start, by one thread"
+    if transparent.for_private is False:
+        yield warning(
+            Check.HUGE_PAGES,
+            f"guests' memory is in pages of 4 KiB, since transparent_hugepage/enabled is never: {cost}",
+            "let QEMU have huge pages, now and at every boot",
+            f"echo madvise > {directory}/enabled",
+            "boot with transparent_hugepage=madvise",
+        )
+    elif transparent.for_private:
+        yield fine(Check.HUGE_PAGES, f"QEMU gets huge pages: transparent_hugepage/enabled is {transparent.enabled}")
+    if transparent.for_shared is False:
+        yield note(
+            Check.HUGE_PAGES,
+            f"memory that guests share with virtiofsd is in pages of 4 KiB, since shmem_enabled is "
+            f"{transparent.shmem_enabled}: with devices.filesystems {cost}",
+            f"if VMs here have both: echo advise > {directory}/shmem_enabled",
         )
 
 

@@ -13,7 +13,7 @@ from pci.address import PCIAddress
 from pci.host import Host
 from pci.resource import decode_partitions
 from pci.sysfs.functions import read_host
-from tests.conftest import Machine
+from tests.conftest import Command, Machine
 from tests.launcher.cases import case
 from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE, claim, read_manifest
 from tests.processes import FIXTURES
@@ -96,6 +96,25 @@ def test_the_json_has_these_keys() -> None:
         "distances": [],
         "partitions": [],
         "leftOver": [{"variable": VGPU_VARIABLE, "devices": [VGPU]}],
+        "memory": None,
+    }
+
+
+def test_how_long_the_memory_takes_is_told_where_the_nodes_pages_are_known(
+    gpu_launcher: Command, copied_machine: Machine
+) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "kernel/mm/transparent_hugepage").mkdir(parents=True)
+    (sys / "kernel/mm/transparent_hugepage/enabled").write_text("always madvise [never]\n")
+    flags = ("explain", FIXTURES / "vms/one-gpu.yaml", "--sysfs", sys, "--env", f"{RTX_2060_VARIABLE}=0000:01:00.0")
+    assert gpu_launcher(*flags).stdout.endswith(
+        "\nmemory: 8Gi in pages of 4Ki, by 4 threads, about 0.5 s before the guest runs\n"
+    )
+    assert json.loads(gpu_launcher(*flags, "--json").stdout)["memory"] == {
+        "bytes": 8 << 30,
+        "page": 4096,
+        "threads": 4,
+        "seconds": 0.5,
     }
 
 

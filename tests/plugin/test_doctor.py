@@ -542,6 +542,28 @@ def test_what_containers_may_lock_is_said_as_their_runtime_or_the_plugins_contai
     assert (finding.severity, said in finding.problem.wrong) == (severity, True), finding
 
 
+@pytest.mark.parametrize(
+    ("enabled", "shmem_enabled", "severities"),
+    [
+        ("[always] madvise never", "always within_size [advise] never deny force", [Severity.OK]),
+        ("always [madvise] never", "always within_size advise [never] deny force", [Severity.OK, Severity.NOTE]),
+        ("always madvise [never]", "always within_size advise never [deny] force", [Severity.NOTE, Severity.WARNING]),
+        ("", "", []),
+    ],
+)
+def test_the_page_size_of_guests_memory_is_said_with_what_it_costs(
+    findings: Examine, node: NodeOf, enabled: str, shmem_enabled: str, severities: list[Severity]
+) -> None:
+    this = node()
+    settings = this.sys / "kernel/mm/transparent_hugepage"
+    settings.mkdir(parents=True)
+    (settings / "enabled").write_text(f"{enabled}\n")
+    (settings / "shmem_enabled").write_text(f"{shmem_enabled}\n")
+    found = [finding for finding in findings(this) if finding.check is Check.HUGE_PAGES]
+    assert sorted(finding.severity for finding in found) == severities
+    assert all("some 20 s more to start" in finding.problem.wrong for finding in found if finding.problem.fix)
+
+
 def test_a_card_on_a_driver_of_the_hosts_is_bound_or_withheld(findings: Examine, node: NodeOf) -> None:
     this = node()
     bind(this.sys, GPU, "nvidia")

@@ -5,6 +5,7 @@ import pytest
 from pci.host import OtherMember
 from pci.sysfs import details, pcie
 from pci.sysfs.functions import FILES, LINKS, VFIO_DEV_NUMBER, NotSysfs, read_host
+from pci.sysfs.huge_pages import read_transparent
 from pci.sysfs.processors import NODE_FILES, SIBLINGS, read_processors
 from pci.sysfs.record import record
 from tests.compose import MACHINES, PROCESSORS, SYSFS, compose
@@ -54,6 +55,7 @@ def test_this_machine_can_be_recorded_and_nothing_but_what_is_read(tmp_path: Pat
         VFIO_DEV_NUMBER,
         SIBLINGS.rpartition("/")[2],
     }
+    assert read_transparent(tmp_path / "here") == read_transparent(Path("/sys"))
 
 
 def test_what_is_not_on_pci_in_a_group_is_recorded_with_its_driver(copied_machine: Machine, tmp_path: Path) -> None:

@@ -1,0 +1,21 @@
+"""Reads whether the kernel gives programs huge pages by itself (Documentation/admin-guide/mm/transhuge.rst)."""
+
+import re
+from pathlib import Path
+
+from pci.host import TransparentPages
+from pci.sysfs.attribute import text
+
+DIRECTORY = "kernel/mm/transparent_hugepage"
+#: Each has all of its words, and the one that holds in brackets: always [madvise] never.
+SETTINGS = ("enabled", "shmem_enabled")
+
+
+def read_transparent(sys: Path) -> TransparentPages:
+    """Read both settings. Unreadable for a file that exists and cannot be read."""
+    return TransparentPages(*(_word(text(sys, f"{DIRECTORY}/{name}") or "") for name in SETTINGS))
+
+
+def _word(words: str) -> str | None:
+    found = re.search(r"\[([a-z_]{1,20})\]", words)
+    return found[1] if found else None
