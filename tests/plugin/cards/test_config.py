@@ -64,7 +64,7 @@ def test_an_address_is_taken_as_nvidia_smi_writes_it() -> None:
 
 def test_the_schema_has_every_key_and_takes_no_other() -> None:
     found = schema()
-    keys = {"offer", "groups", "prefer", "node_devices", "noiommu", "serve", "bind", "whole", "fabric"}
+    keys = {"offer", "groups", "prefer", "node_devices", "noiommu", "serve", "bind", "whole", "fabric", "vgpus"}
     assert set(found["properties"]) == keys
     assert found["additionalProperties"] is False
     assert found["$defs"]["Rule"]["additionalProperties"] is False
@@ -104,7 +104,10 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("vgpus: [{vendor: '10de', types: {A: 1, 'NVIDIA A': 1}}]", "vgpus.0: types: 'NVIDIA A' is 'A'; name each"),
         ("vgpus: [{vendor: '8086', functions: 9999}]", "vgpus.0: functions: found 9999; expected how many"),
         ("vgpus: [{vendor: '10de', types: {A: 1}, quota: {vram_quota: 1}}]", "vgpus.0: has quota beside types"),
-        ("vgpus: [{vendor: '8086', functions: 1, quota: {vram: 1}}]", "is no word of the config; did you mean vram_"),
+        (
+            "vgpus: [{vendor: '8086', functions: 1, quota: {vram: 1}}]",
+            "vgpus.0.quota.vram: is no word of the config; expected one of vram_",
+        ),
         ("vgpus: [{vendor: '8086', functions: 1, quota: {vram_quota: -1}}]", "vgpus.0: quota: vram_quota: found -1"),
         ("vgpus: [{vendor: nvidia, functions: 1}]", "vgpus.0: found vendor 'nvidia'; expected four hexadecimal"),
         ("vgpus: [{address: '41:00.0', functions: 1}]", "vgpus.0: found address '41:00.0'; expected a PCI address"),

@@ -67,7 +67,7 @@ class Rounds:
         if theirs:
             self.node.write_type(theirs[0], 0)
         elif not self.node.count(card):
-            self.node.on(self.chance.choice((card, CARDS[2])))
+            self.node.on(self.chance.choice([one for one in (card, CARDS[2]) if not self.node.count(one)]))
         else:
             free = [name for name in card.functions if name not in self.node.types(card)]
             if free and (creatable := self.node.creatable(card)):
