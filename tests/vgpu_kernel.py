@@ -8,7 +8,7 @@ number of virtual functions that changes only by way of 0; mediated devices whos
 import errno
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,6 +87,7 @@ class Kernel:
         self.wrongs: list[str] = []
         self.refused: list[str] = []
         self.log: list[str] = []
+        self.mixed: set[str] = set()
         self.boots = 0
         compose(self.sys, [_function(card, 0) for card in cards])
         load(self.sys, "nvidia", "xe", "i915", "gim", *drivers)
@@ -153,6 +154,15 @@ class Kernel:
         elif does == "works":
             self._takes(card, *self._virtual(card), *self._mdevs(card))
             self._off(card)
+
+    def nvidia_smi(self, arguments: Sequence[str]) -> None:
+        self.log.append(f"nvidia-smi {' '.join(arguments)}")
+        command, flag, on, _, address = arguments
+        assert (command, flag) == ("vgpu", "-shm")
+        if not self.count(self.cards[address]) or any(self._numbers(self.cards[address]).values()):
+            raise Failed("nvidia-smi", "ends with 19: In use by another client", "")
+        (self.mixed.add if on == "1" else self.mixed.discard)(address)
+        self._list(self.cards[address])
 
     def write(self, write: Write) -> None:
         self.log.append(str(write))
@@ -299,6 +309,7 @@ class Kernel:
             (self.sys / DEVICES / address).unlink()
             self.foreign.discard(address)
         self.foreign.discard(card.address)
+        self.mixed.discard(card.address)
         if card.possible:
             (self.sys / DEVICES / card.address / "sriov_numvfs").write_text("0\n")
         if card.quotas:
@@ -350,7 +361,9 @@ class Kernel:
         return [
             number
             for number, (_, size, most) in card.types.items()
-            if size <= left and (not sizes or sizes == {size}) and made.count(number) < most
+            if size <= left
+            and (not sizes or sizes == {size} or card.address in self.mixed)
+            and made.count(number) < most
         ]
 
     def _available(self, card: Card, parent: str) -> dict[str, int]:

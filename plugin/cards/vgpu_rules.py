@@ -41,6 +41,7 @@ class VGPURule:
     subsystem: str | None = None
     address: str | tuple[str, ...] = ()
     types: Mapping[str, int] = field(default_factory=dict)
+    mixed_sizes: bool = False
     functions: int | None = None
     quota: Mapping[Quota, int] = field(default_factory=dict)
 
@@ -67,6 +68,8 @@ class VGPURule:
             )
         if self.quota and self.functions is None:
             raise Nonsense("has quota beside types", "a type has its own memory: leave quota out")
+        if self.mixed_sizes and not self.types:
+            raise Nonsense("has mixed_sizes beside functions", "only vGPUs have sizes: leave mixed_sizes out")
         for name, count in self.types.items():
             if not plain(name) or not name.isprintable():
                 raise Nonsense(f"types: found {name!r}", "expected the name of a type, like 'L40S-24Q'")

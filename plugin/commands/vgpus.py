@@ -29,6 +29,7 @@ from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory
 from plugin.state_files import boot_id
 from plugin.sysfs_child import ask
 from plugin.vgpus.apply import apply
+from plugin.vgpus.listing import lines
 from plugin.vgpus.made import made_file, read_made
 from plugin.vgpus.plan import Step, plan
 from plugin.vgpus.steps import World
@@ -37,9 +38,8 @@ from plugin.vgpus.vgpu_configs import rules_of
 from program.child import NoAnswer, output
 from program.errors import Refusal, UserError
 from program.output import print_text
-from program.problem import Problem, one_line
 
-_SCRIPT_WITHIN = 120.0  # seconds for sriov-manage, which unbinds and binds each card
+_PROGRAM_WITHIN = 120.0  # seconds; sriov-manage unbinds the card and binds it again
 _SYS = Path("/sys")
 
 
@@ -71,6 +71,9 @@ def vgpus(
             "/usr/lib/nvidia/sriov-manage'.",
         ),
     ] = "/usr/lib/nvidia/sriov-manage",
+    nvidia_smi: Annotated[
+        str, typer.Option(metavar="COMMAND", help="The driver's nvidia-smi; elsewhere: 'chroot DIR nvidia-smi'.")
+    ] = "nvidia-smi",
     sysfs: Annotated[
         Path, typer.Option(help="The directory that stands for /sys; its neighbours for /proc and /dev.")
     ] = _SYS,
@@ -84,16 +87,11 @@ def vgpus(
     ] = None,
     state: StateDirectory = STATE,
 ) -> None:
-    """Cut cards into vGPUs and virtual functions, as the config says.
+    """Show what cards are cut into; with `apply`, cut them into vGPUs and virtual functions as the config says.
 
     Nothing that is in use or that somebody else made is touched.
     """
-    if action is None and not dry_run:
-        raise UserError("vgpus", "has nothing to do", "expected apply, or --dry-run")
-    try:
-        command = shlex.split(sriov_manage)
-    except ValueError as error:
-        raise UserError(f"--sriov-manage {sriov_manage}", f"is no command: {error}", "close the quote") from error
+    script, smi = _words("--sriov-manage", sriov_manage), _words("--nvidia-smi", nvidia_smi)
     rules = config_of(config)
     if vgpu_configs is not None:
         host, _ = ask(read_host, sysfs)
@@ -108,17 +106,21 @@ def vgpus(
     proc = sysfs.absolute().parent / "proc"
     boot = boot_id(proc)
 
-    def survey(config: Config) -> Survey:
+    def survey(config: Config, *, every: bool = False) -> Survey:
         held = {**_by_pods(sockets), **_by_claims(claims, boot)}
-        return ask(look, sysfs, config, read_made(state, boot), partial(read_processes, proc), held)[0]
+        return ask(look, sysfs, config, read_made(state, boot), partial(read_processes, proc), held, every=every)[0]
 
+    if action is None and not dry_run:
+        found = survey(rules, every=True)
+        _say_what_is_unseen(found)
+        print_text("".join(f"{line}\n" for line in lines(found)) or "This node has no card that can be cut.\n")
+        return
     lock: AbstractContextManager[object] = nullcontext() if dry_run else locked(state)
     with lock:
         found = survey(rules)
         wanted = plan(found, rules)
         if dry_run:
-            if found.unseen is not None:
-                _say(Problem("who uses the cards", f"was not wholly seen: {found.unseen}", ""))
+            _say_what_is_unseen(found)
             for card, steps in wanted.steps.items():
                 for step in steps:
                     _print(card, step)
@@ -131,7 +133,8 @@ def vgpus(
                 user=lambda name: survey(rules).users.get(name),
                 quota=lambda card, number: ask(_quotas, sysfs, card, number)[0],
                 write=sysfs_writer(sysfs),
-                sriov_manage=partial(call, command),
+                sriov_manage=lambda flag, card: call([*script, flag, str(card)], "--sriov-manage"),
+                nvidia_smi=lambda arguments: call([*smi, *arguments], "--nvidia-smi"),
                 wait=time.sleep,
                 uuid=uuid4,
                 made=made_file(state),
@@ -148,12 +151,18 @@ def _quotas(sys: Path, card: PCIAddress, number: int) -> Mapping[str, int]:
     return read_quotas(sys, read_host(sys).functions[card], number)
 
 
-def call(command: Sequence[str], flag: str, card: PCIAddress) -> None:
-    """Call NVIDIA's script; Failed if it says that it failed, Refusal if it cannot be run."""
-    program = " ".join([*command, flag, str(card)])
-    fix = "install NVIDIA's vGPU manager, or name its sriov-manage with --sriov-manage"
+def _words(flag: str, command: str) -> list[str]:
     try:
-        done = output([*command, flag, str(card)], within=_SCRIPT_WITHIN)
+        return shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"{flag} {command}", f"is no command: {error}", "close the quote") from error
+
+
+def call(command: Sequence[str], flag: str) -> None:
+    """Call a program of NVIDIA's driver; Failed if it says that it failed, Refusal if it cannot be run."""
+    program, fix = " ".join(command), f"install NVIDIA's vGPU manager, or name its program with {flag}"
+    try:
+        done = output(command, within=_PROGRAM_WITHIN)
     except OSError as error:
         raise Refusal(program, f"cannot be run: {error.strerror}", fix) from error
     except NoAnswer as error:
@@ -183,5 +192,6 @@ def _print(card: PCIAddress, step: Step) -> None:
     print_text(f"{card}: {step}\n")
 
 
-def _say(problem: Problem) -> None:
-    print(f"gpu-plugin: {one_line(problem)}", file=sys.stderr)
+def _say_what_is_unseen(survey: Survey) -> None:
+    if (unseen := survey.unseen) is not None:
+        print(f"gpu-plugin: who uses the cards was not wholly seen: {unseen}", file=sys.stderr)

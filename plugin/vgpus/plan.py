@@ -46,6 +46,16 @@ class TurnOff:
 
 
 @dataclass(frozen=True, slots=True)
+class Mix:
+    """The card goes into the mode in which its vGPUs can be of several sizes, while it has none."""
+
+    card: PCIAddress
+
+    def __str__(self) -> str:
+        return "allow vGPUs of several sizes (nvidia-smi vgpu -shm 1)"
+
+
+@dataclass(frozen=True, slots=True)
 class Make:
     """A vGPU or a mediated device of the type with this name, as people write it."""
 
@@ -129,7 +139,7 @@ class Give:
         return f"give its virtual functions to {self.driver}"
 
 
-Step: TypeAlias = TurnOn | TurnOff | Make | Clear | Remove | Probe | Grant | Count | Give
+Step: TypeAlias = TurnOn | TurnOff | Mix | Make | Clear | Remove | Probe | Grant | Count | Give
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +169,13 @@ def _planned(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[S
     elif rule is not None and rule.functions is not None:
         yield from _functions(survey, card, rule.functions, rule.quota)
     else:
-        yield from _types(survey, card, {} if rule is None else rule.types)
+        yield from _types(survey, card, {} if rule is None else rule.types, mix=rule is not None and rule.mixed_sizes)
 
 
-def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int]) -> Iterator[Step | Problem]:
+def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: bool) -> Iterator[Step | Problem]:
     """Yield the steps to so many vGPUs of each type; without any, what is ours goes."""
     counts = Counter({plain(name): count for name, count in wanted.items()})
-    there = list(_there(survey, card))
+    there = list(vgpus_of(survey, card))
     left = counts - Counter(one.name for one in there if not one.ours)
     kept = 0
     # Those in use first: they stay in any case.
@@ -190,6 +200,9 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int]) -> Iterator
             yield Problem(str(card.address), _no_places(card), "install and load the driver that makes vGPUs")
             return
         yield TurnOn(card.address)
+    if mix and all(isinstance(one.where, PCIAddress) and one.ours and one.user is None and not kept for one in there):
+        # Turning the functions off or on ends the mode, and so does a boot; sysfs does not tell it.
+        yield Mix(card.address)
     for name in missing:
         yield Make(card.address, name)
 
@@ -217,7 +230,7 @@ def _is_left_alone(survey: Survey, card: CutCard) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _VGPU:
+class VGPU:
     """A vGPU that is there: its type's name as people write it (empty if unknown), where it is, who uses it."""
 
     name: str
@@ -227,7 +240,8 @@ class _VGPU:
     removal: Clear | Remove
 
 
-def _there(survey: Survey, card: CutCard) -> Iterator[_VGPU]:
+def vgpus_of(survey: Survey, card: CutCard) -> Iterator[VGPU]:
+    """Yield the vGPUs of a card that are there, by their functions' addresses, then mediated devices by UUID."""
     for function in card.functions:
         if (number := function.vgpu_type) is None:
             continue
@@ -235,11 +249,19 @@ def _there(survey: Survey, card: CutCard) -> Iterator[_VGPU]:
         name = survey.types.get(number, "")
         user = survey.users.get(str(function.address))
         clear = Clear(card.address, function.address, Type(number, name))
-        yield _VGPU(plain(name), function.address, made is not None and made.number == number, user, clear)
+        yield VGPU(plain(name), function.address, made is not None and made.number == number, user, clear)
     for mdev in card.mdevs:
         user = survey.users.get(str(mdev.uuid))
         remove = Remove(card.address, mdev.uuid, mdev.type_name)
-        yield _VGPU(plain(mdev.type_name), mdev.uuid, str(mdev.uuid) in survey.made.mdevs, user, remove)
+        yield VGPU(plain(mdev.type_name), mdev.uuid, str(mdev.uuid) in survey.made.mdevs, user, remove)
+
+
+def can_become(card: CutCard) -> tuple[str, ...]:
+    """Return the names of the types of which one more can be made now, as people write them, sorted."""
+    free = (place for place in card.places if place.function.vgpu_type is None)
+    names = {plain(name) for place in free for name in place.creatable.values()}
+    names |= {plain(kind.name) for place in card.places for kind in place.mdev_types if kind.available}
+    return tuple(sorted(names))
 
 
 def _no_places(card: CutCard) -> str:

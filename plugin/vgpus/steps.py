@@ -3,7 +3,7 @@
 What the kernel or NVIDIA's script says is not believed: both report success without an effect.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, assert_never
 from uuid import UUID
@@ -17,7 +17,7 @@ from plugin.binding.rebind import Failed, Writer, do_writes
 from plugin.cards.vgpu_rules import Quota, plain
 from plugin.state_files import StateFile
 from plugin.vgpus.made import Made, Type
-from plugin.vgpus.plan import Clear, Count, Give, Grant, Make, Probe, Remove, Step, TurnOff, TurnOn
+from plugin.vgpus.plan import Clear, Count, Give, Grant, Make, Mix, Probe, Remove, Step, TurnOff, TurnOn, can_become
 from program.errors import Refusal
 from program.problem import listed
 
@@ -38,7 +38,7 @@ class World:
 
     `read` returns a card as it is now, `user` who uses a function or a mediated device, by its address or UUID. `write`
     does one write to sysfs, `sriov_manage` calls NVIDIA's script with `-e` or `-d`: Failed if it
-    fails, Refusal if it cannot be called.
+    fails, Refusal if it cannot be called; `nvidia_smi` calls that, alike.
     `wait` so many seconds. `uuid` makes a new one. `made` is the file of what is ours, `boot` the ID of this boot.
     """
 
@@ -47,6 +47,7 @@ class World:
     quota: Callable[[PCIAddress, int], Mapping[str, int]]
     write: Writer
     sriov_manage: Callable[[str, PCIAddress], None]
+    nvidia_smi: Callable[[Sequence[str]], None]
     wait: Callable[[float], None]
     uuid: Callable[[], UUID]
     made: StateFile[Made]
@@ -88,6 +89,8 @@ def do(world: World, step: Step) -> Undo:
             return _turn_on(world, step.card)
         case TurnOff():
             return _turn_off(world, step.card)
+        case Mix():
+            return _mix(world, step.card, on=True)
         case Make():
             return _make(world, step)
         case Clear():
@@ -145,6 +148,12 @@ def _forget_functions(world: World, card: PCIAddress) -> None:
     world.remember(lambda made: replace(made, functions=_without(made.functions, str(card))))
 
 
+def _mix(world: World, card: PCIAddress, *, on: bool) -> Undo:
+    """Its exit code is all that says so; a type of another size that the driver refuses later undoes the card."""
+    world.nvidia_smi(["vgpu", "-shm", str(int(on)), "-i", str(card)])
+    return lambda: _mix(world, card, on=not on)
+
+
 def _make(world: World, step: Make) -> Undo:
     card = world.read(step.card)
     for place in card.places:
@@ -155,15 +164,12 @@ def _make(world: World, step: Make) -> Undo:
         for kind in place.mdev_types:
             if plain(kind.name) == step.name and kind.available:
                 return _create(world, step, place, kind.directory)
-    raise Failed(step.card, f"can become no further vGPU of type {step.name}", _can_become(card))
+    raise Failed(step.card, f"can become no further vGPU of type {step.name}", _fix(card))
 
 
-def _can_become(card: CutCard) -> str:
-    names = {
-        plain(name) for place in card.places if place.function.vgpu_type is None for name in place.creatable.values()
-    }
-    names |= {plain(kind.name) for place in card.places for kind in place.mdev_types if kind.available}
-    return f"it can become {listed(sorted(names), 12)}" if names else "it can become nothing more: remove a vGPU first"
+def _fix(card: CutCard) -> str:
+    names = can_become(card)
+    return f"it can become {listed(names, 12)}" if names else "it can become nothing more: remove a vGPU first"
 
 
 def _become(world: World, card: PCIAddress, function: PCIAddress, kind: Type) -> Undo:

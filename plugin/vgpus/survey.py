@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.functions import is_vfio_driver
+from pci.functions import is_gpu, is_vfio_driver
 from pci.host import Function, Host
 from pci.sysfs.attribute import Unreadable, names, text
 from pci.sysfs.functions import DEVICES, MDEVS, read_host
@@ -24,7 +24,7 @@ _NAMED = 3  # processes that have one file open
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The cards of rules and those of which something is ours, ascending; all of their functions and mediated devices
+    """The cards that were looked at, ascending; all of their functions and mediated devices
     that are in use, by address or UUID, with who uses them; what is ours; names of types by number; the drivers of the
     PCI bus. `unseen` says why users may be missing; None if none are."""
 
@@ -37,9 +37,16 @@ class Survey:
 
 
 def look(
-    sys: Path, config: Config, made: Made, processes: Callable[[], Processes], holders: Mapping[str, str]
+    sys: Path,
+    config: Config,
+    made: Made,
+    processes: Callable[[], Processes],
+    holders: Mapping[str, str],
+    *,
+    every: bool = False,
 ) -> Survey:
-    """Look at the node; Refusal if that fails. `holders` are the pods and claims that have a device, by the device's
+    """Look at the cards of rules and those of which something is ours, or at every card that is or could be cut;
+    Refusal if that fails. `holders` are the pods and claims that have a device, by the device's
     name in their list: an address, a UUID or the number of an IOMMU group."""
     host = read_host(sys)
     made = still_there(host, made)
@@ -48,8 +55,9 @@ def look(
             card
             for function in host.functions.values()
             if not function.is_virtual
-            and (config.vgpus_of(function) is not None or _is_ours(host, function, made))
+            and (every or config.vgpus_of(function) is not None or _is_ours(host, function, made))
             and (card := cut_card(sys, host, function))
+            and (not every or card.places or (card.possible and is_gpu(function)))
         )
         opened = processes()
         users = dict(_users(sys, cards, opened, holders))

@@ -142,7 +142,8 @@ def test_what_cuts_cards_has_each_path_that_it_goes_by_and_each_is_explained() -
     volumes = SERVE.volumes | {volume["name"]: volume for volume in component["volumes"]}
     container = Container(manifest, component, volumes)
     parameters = container.parameters()
-    script = PurePosixPath(parameters.pop("sriov_manage").split()[1])
+    script = PurePosixPath(parameters["sriov_manage"].split()[1])
+    assert parameters["nvidia_smi"].split()[:2] == parameters["sriov_manage"].split()[:2]
     paths = {*container.paths(), script} - UNMOUNTED - {PurePosixPath("/host/lib/modules")}
     assert not {path for path in paths if not {path, *path.parents} & {*container.mounts}}
     assert container.writable() == {"/host/sys/bus/pci", "/host/sys/devices", "/var/lib/gpu-plugin"}

@@ -60,6 +60,7 @@ class Node(Kernel):
             quota=lambda card, number: read_quotas(self.sys, read_host(self.sys).functions[card], number),
             write=self.write,
             sriov_manage=self.sriov_manage,
+            nvidia_smi=self.nvidia_smi,
             wait=self._wait,
             uuid=lambda: next(self._uuids),
             made=made_file(self.state),

@@ -66,6 +66,27 @@ def test_what_cannot_be_made_is_an_error_that_says_what_can_and_leaves_the_card_
     assert node.made.types == {}
 
 
+def test_several_sizes_need_a_mode_that_the_card_gets_while_it_has_no_vgpu(node: Node) -> None:
+    rule = VGPURule(device="10de:26b9", types={"L40S-24Q": 1, "L40S-8Q": 2}, mixed_sizes=True)
+    for _ in range(2):
+        node.wants(rule)
+        assert node.apply() == ()
+        assert names(node, CARD) == ["NVIDIA L40S-24Q", "NVIDIA L40S-8Q", "NVIDIA L40S-8Q"]
+        assert node.log[:2] == ["sriov-manage -e 0000:41:00.0", "nvidia-smi vgpu -shm 1 -i 0000:41:00.0"]
+        assert node.steps() == []
+        node.boot()
+        node.log.clear()
+
+
+def test_a_card_with_a_vgpu_of_others_keeps_its_mode(node: Node) -> None:
+    node.on(CARD)
+    node.write_type(CARD.function(1), 1155)
+    node.wants(VGPURule(device="10de:26b9", types={"L40S-24Q": 1, "L40S-8Q": 2}, mixed_sizes=True))
+    (problem,) = node.apply()
+    assert problem.wrong.startswith("can become no further vGPU of type L40S-8Q")
+    assert (node.mixed, node.wrongs) == (set(), [])
+
+
 def test_a_type_without_its_gpu_instance_says_so(tmp_path: Path) -> None:
     types = {1414: ("NVIDIA H200X-1-18C", 18, 7)}
     card = Card(bus=0x41, id="10de:2335", memory=141, types=types, without_instance=frozenset(types))

@@ -31,7 +31,7 @@ class Change:
 
     def __init__(self, directory: Path, kind: str) -> None:
         card, self._first, self._second = CHANGES[kind]
-        self.card: Card = replace(card, possible=3)
+        self.card: Card = replace(card, possible=2)
         self._directory = directory
 
     def ready(self, name: object) -> Node:

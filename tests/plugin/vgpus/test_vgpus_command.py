@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pci.address import PCIAddress
 from plugin.binding.rebind import Failed
+from plugin.cards.vgpu_rules import VGPURule
 from plugin.commands.vgpus import call
-from tests.conftest import Command
+from plugin.vgpus.listing import lines
+from tests.conftest import Command, Machine
 from tests.plugin.vgpus.node import Node
 from tests.vgpu_kernel import Card, b60, l40s
 
@@ -48,8 +49,41 @@ def test_it_prints_the_difference_makes_it_and_knows_what_is_its_own(program: Pr
     assert program("--dry-run", "--undo") == ("".join(removed), "", 0)
 
 
-def test_without_a_verb_it_says_what_it_takes(program: Program) -> None:
-    assert program() == ("", "gpu-plugin: vgpus: has nothing to do; expected apply, or --dry-run\n", 2)
+def test_without_a_verb_it_shows_what_cards_are_cut_into(program: Program) -> None:
+    assert program() == ("0000:41:00.0: on nvidia, 0 of 8 virtual functions\n", "", 0)
+    program.node.wants(VGPURule(device="10de:26b9", types={"L40S-12Q": 2}))
+    program.node.apply()
+    program.node.write_type(CARD.function(3), 1154)
+    assert program()[0].splitlines() == [
+        "0000:41:00.0: on nvidia, 8 of 8 virtual functions, made by gpu-plugin",
+        f"  {CARD.function(1)}: L40S-12Q, made by gpu-plugin, free",
+        f"  {CARD.function(2)}: L40S-12Q, made by gpu-plugin, free",
+        f"  {CARD.function(3)}: L40S-12Q, made by others, free",
+        "  one more can be: L40S-12Q",
+    ]
+
+
+def test_who_uses_a_part_of_a_card_is_shown(tmp_path: Path) -> None:
+    older, function = (
+        Card(bus=0x81, id="10de:1eb8", possible=0, memory=16, mdevs={"nvidia-23": ("GRID T4-8Q", 8)}),
+        b60(),
+    )
+    node = Node(tmp_path, older, function)
+    node.wants(VGPURule(vendor="10de", types={"T4-8Q": 2}), VGPURule(vendor="8086", functions=2))
+    node.apply()
+    used, free = node.types(older)
+    node.guests[used] = node.guests[function.function(1)] = "qemu-system-x86 (pid 812)"
+    assert [*lines(node.survey())] == [
+        "0000:03:00.0: on xe, 2 of 8 virtual functions, made by gpu-plugin, 1 in use",
+        "0000:81:00.0: on nvidia",
+        f"  {used}: T4-8Q, made by gpu-plugin, in use by qemu-system-x86 (pid 812)",
+        f"  {free}: T4-8Q, made by gpu-plugin, free",
+        "  one more can be: none",
+    ]
+
+
+def test_a_node_without_such_cards_says_so(gpu_plugin: Command, machine: Machine) -> None:
+    assert gpu_plugin("vgpus", "--sysfs", machine("rtx-2060")).stdout == "This node has no card that can be cut.\n"
 
 
 def test_a_script_that_is_not_there_or_fails_is_named(program: Program, tmp_path: Path) -> None:
@@ -60,7 +94,7 @@ def test_a_script_that_is_not_there_or_fails_is_named(program: Program, tmp_path
     script.write_text("#!/bin/sh\necho Cannot obtain unbindLock >&2; exit 3\n")
     script.chmod(0o755)
     with pytest.raises(Failed, match="ends with 3: Cannot obtain unbindLock"):
-        call([str(script)], "-e", PCIAddress.parse(CARD.address))
+        call([str(script), "-e", CARD.address], "--sriov-manage")
 
 
 def test_who_uses_a_card_has_to_be_seen(program: Program) -> None:
