@@ -67,6 +67,7 @@ BREACHES = {
     "selection-storeys": ("launcher/selection/claim.py", "import launcher.selection.wishes"),
     "cel": ("launcher/selection/wishes.py", "import cel_expr_python.cel"),
     "render": ("launcher/guest_pci/addresses.py", "import launcher.runtime.guest"),
+    "metrics-storeys": ("launcher/metrics/text.py", "import launcher.metrics.server"),
     "control-storeys": ("launcher/control/methods.py", "import launcher.control.health"),
     "client": ("launcher/control/client.py", "import launcher.runtime.operations"),
     "grpc": ("plugin/cards/allocation.py", "import grpc"),

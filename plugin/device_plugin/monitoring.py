@@ -5,16 +5,15 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, TypeVar
 
 from pci.slices import DRIVER
-from plugin.device_plugin.http import Answer, Pages, serving
 from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import State
 from plugin.watch.watch import Durations, Watch
-from program.errors import Refusal
+from program.http import Answer, Pages, serving
+from program.ports import HTTPPort, opened
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -26,19 +25,6 @@ LIVE, READY = "/livez", "/readyz"
 K = TypeVar("K", bound=tuple[str, ...])
 
 _SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
-
-
-@dataclass(frozen=True, slots=True)
-class HTTPPort:
-    """Where to listen: an IP address, None for every one, and a TCP port."""
-
-    address: str | None
-    number: int
-
-    def __str__(self) -> str:
-        if self.address is None:
-            return str(self.number)
-        return f"[{self.address}]:{self.number}" if ":" in self.address else f"{self.address}:{self.number}"
 
 
 @contextlib.asynccontextmanager
@@ -53,10 +39,7 @@ async def monitoring(watch: Watch, *, metrics: HTTPPort | None, health: HTTPPort
 
 
 async def _serve(stack: contextlib.AsyncExitStack, flag: str, port: HTTPPort, pages: Pages) -> None:
-    try:
-        await stack.enter_async_context(serving(port.address, port.number, pages))
-    except OSError as error:
-        raise Refusal(f"{flag} {port}", f"cannot serve there: {error.strerror}", "name another port") from error
+    await stack.enter_async_context(serving(stack.enter_context(opened(flag, port)), pages))
 
 
 def _health(watch: Watch) -> Pages:
