@@ -18,6 +18,13 @@ MDEV_TYPES = "mdev_supported_types"
 AUTOPROBE, COUNT, POSSIBLE = "sriov_drivers_autoprobe", "sriov_numvfs", "sriov_totalvfs"
 #: The files of xe's that say what a virtual function gets, in `quota_directory`.
 QUOTAS = ("vram_quota", "exec_quantum_ms", "preempt_timeout_us")
+#: All that is read of a function here and nowhere else, as patterns of files: what `gpu-plugin record` copies.
+PATTERNS = (
+    AUTOPROBE,
+    f"{MDEV_TYPES}/*/name",
+    f"{MDEV_TYPES}/*/available_instances",
+    *(f"sriov_admin/vf*/profile/{name}" for name in QUOTAS),
+)
 
 
 def quota_directory(card: PCIAddress, function: int) -> str:
