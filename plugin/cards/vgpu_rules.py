@@ -9,6 +9,7 @@ vgpus:                              # in order: the first rule that fits a card 
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -75,9 +76,8 @@ class VGPURule:
                 raise Nonsense(f"types: found {name!r}", "expected the name of a type, like 'L40S-24Q'")
             if not 0 < count <= _MOST:
                 raise Nonsense(f"types: {name}: found {count}", f"expected how many, 1 to {_MOST}")
-        twice = [name for name in self.types if plain(name) != name and plain(name) in self.types]
-        if twice:
-            raise Nonsense(f"types: {twice[0]!r} is {plain(twice[0])!r}", "name each type once")
+        if twice := [name for name, count in Counter(map(plain, self.types)).items() if count > 1]:
+            raise Nonsense(f"types: {twice[0]!r} stands twice, with its maker and without", "name each type once")
         if self.functions is not None and not 0 < self.functions <= _MOST:
             raise Nonsense(f"functions: found {self.functions}", f"expected how many, 1 to {_MOST}")
         for file, number in self.quota.items():

@@ -23,6 +23,7 @@ from plugin.binding.former_drivers import locked
 from plugin.binding.processes import read_processes
 from plugin.binding.rebind import Failed, sysfs_writer
 from plugin.cards.config import Config
+from plugin.cards.holders import CannotAsk
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory
@@ -35,11 +36,13 @@ from plugin.vgpus.plan import Step, plan
 from plugin.vgpus.steps import World
 from plugin.vgpus.survey import Survey, look
 from plugin.vgpus.vgpu_configs import rules_of
-from program.child import NoAnswer, output
+from program.child import NoAnswer, forked, output
 from program.errors import Refusal, UserError
 from program.output import print_text
+from program.problem import Problem
 
 _PROGRAM_WITHIN = 120.0  # seconds; sriov-manage unbinds the card and binds it again
+_KUBELET_WITHIN = 20.0
 _SYS = Path("/sys")
 
 
@@ -176,9 +179,20 @@ def _by_pods(socket: Path | None) -> Mapping[str, str]:
     """Return the pod of each device that the kubelet has given out; Refusal if it does not answer."""
     if socket is None:
         return {}
-    from plugin.watch import podresources  # grpc takes as long to import as everything else together
+    # In a child: grpc has threads, and a process with threads must not fork.
+    answer = forked(f"the kubelet at {socket}", partial(_pods, socket), within=_KUBELET_WITHIN).answer()
+    if isinstance(answer, Problem):
+        raise Refusal(*answer)
+    return answer
 
-    listed = asyncio.run(podresources.list_pods(socket, at_most=10.0))
+
+def _pods(socket: Path) -> Mapping[str, str] | Problem:
+    from plugin.watch import podresources
+
+    try:
+        listed = asyncio.run(podresources.list_pods(socket, at_most=_KUBELET_WITHIN / 2))
+    except CannotAsk as error:
+        return error.problem
     return {one.device_id.lower(): f"pod {one.pod}" for one in listed.assignments}
 
 

@@ -101,7 +101,7 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("vgpus: [{vendor: '10de', types: {A: 1}, functions: 2}]", "vgpus.0: has both of types and functions"),
         ("vgpus: [{vendor: '10de', types: {A: 0}}]", "vgpus.0: types: A: found 0; expected how many, 1 to 4096"),
         ("vgpus: [{vendor: '10de', types: {'': 1}}]", "vgpus.0: types: found ''; expected the name of a type"),
-        ("vgpus: [{vendor: '10de', types: {A: 1, 'NVIDIA A': 1}}]", "vgpus.0: types: 'NVIDIA A' is 'A'; name each"),
+        ("vgpus: [{vendor: '10de', types: {A: 1, 'NVIDIA A': 1}}]", "vgpus.0: types: 'A' stands twice, with its"),
         ("vgpus: [{vendor: '8086', functions: 2, mixed_sizes: true}]", "vgpus.0: has mixed_sizes beside functions"),
         ("vgpus: [{vendor: '8086', functions: 9999}]", "vgpus.0: functions: found 9999; expected how many"),
         ("vgpus: [{vendor: '10de', types: {A: 1}, quota: {vram_quota: 1}}]", "vgpus.0: has quota beside types"),

@@ -12,6 +12,7 @@ from plugin.cards.vgpu_rules import VGPURule
 from plugin.commands.vgpus import call
 from plugin.vgpus.listing import lines
 from tests.conftest import Command, Machine
+from tests.kubelet import Kubelet
 from tests.plugin.vgpus.node import Node
 from tests.vgpu_kernel import Card, b60, l40s
 
@@ -84,6 +85,22 @@ def test_who_uses_a_part_of_a_card_is_shown(tmp_path: Path) -> None:
 
 def test_a_node_without_such_cards_says_so(gpu_plugin: Command, machine: Machine) -> None:
     assert gpu_plugin("vgpus", "--sysfs", machine("rtx-2060")).stdout == "This node has no card that can be cut.\n"
+
+
+def test_who_has_what_is_asked_of_the_kubelet_which_has_to_answer(program: Program, kubelet: Kubelet) -> None:
+    program.node.wants(VGPURule(device="10de:26b9", types={"L40S-24Q": 1}))
+    program.node.apply()
+    kubelet.give("default/vm", "nvidia.com/L40S-24Q", [CARD.function(1)])
+    _, error, code = program("apply", "--undo", "--pod-resources", str(kubelet.pod_resources))
+    assert (
+        f"{CARD.function(1)}: is of type L40S-24Q, for which the config has no place, and is in use by pod def" in error
+    )
+    assert (code, len(program.node.types(CARD))) == (1, 1)
+    kubelet.stop()
+    assert (
+        "pod-resources/kubelet.sock: " in program("apply", "--undo", "--pod-resources", str(kubelet.pod_resources))[1]
+    )
+    assert len(program.node.types(CARD)) == 1
 
 
 def test_a_script_that_is_not_there_or_fails_is_named(program: Program, tmp_path: Path) -> None:
