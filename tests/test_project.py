@@ -256,3 +256,12 @@ def test_a_lab_that_the_host_cannot_have_says_what_is_missing_and_fails(
     )  # fmt: skip
     assert f"the lab needs {needs}" in done.stdout + done.stderr
     assert done.returncode == 1
+
+
+def test_a_lab_of_a_kubernetes_that_there_is_no_file_for_says_which_there_are() -> None:
+    env = {**os.environ, "KUBERNETES": "1.33"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.build"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert re.search(r"the lab needs KUBERNETES to be 1\.34, .*1\.36.* or newest; found 1\.33\n$", done.stderr)
+    assert done.returncode == 1

@@ -31,6 +31,7 @@ class Check(StrEnum):
     RESET = "reset"
     BARS = "bars"
     POWER = "power"
+    PCIE_ERRORS = "pcie-errors"
     NUMA = "numa"
 
 
