@@ -25,6 +25,7 @@ class Check(StrEnum):
     HUGE_PAGES = "huge-pages"
     FABRIC = "fabric"
     MDEVS = "mediated-devices"
+    PEER_TO_PEER = "peer-to-peer"
 
     VIABILITY = "viability"
     BOOT_VGA = "boot-vga"
