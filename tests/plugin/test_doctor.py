@@ -840,6 +840,8 @@ def test_a_mediated_device_is_asked_for_its_reason_only(findings: Examine, tmp_p
     (this.sys / "bus/mdev/devices" / uuid).symlink_to(f"../../../devices/pci0000:00/0000:00:01.0/{GPU}/{uuid}")
     found = [finding for finding in findings(this) if finding.device == uuid]
     assert [(finding.check, finding.steps) for finding in found] == [(Check.VIABILITY, ())]
+    (about_kubevirt,) = (finding for finding in findings(this) if finding.check is Check.MDEVS)
+    assert about_kubevirt.problem.wrong.startswith("has 1 mediated devices, and KubeVirt's virt-handler removes those")
 
 
 # What is read is recorded
