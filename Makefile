@@ -1,7 +1,7 @@
 # Some thousand processes of Python are started: whoever has it set would have each compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test image dist lab lab-shell bench protos lock lock-debian lock-base release-check release-notes
+.PHONY: demo test image dist lab lab-shell lab-versions bench protos lock lock-debian lock-base release-check release-notes
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
@@ -26,13 +26,16 @@ release-check: .venv/ready  ## that the tag TAG, the version, the changelog and 
 release-notes: .venv/ready  ## what the changelog says of the version, into release-notes.md
 	.venv/bin/python deploy/release.py notes >release-notes.md
 
-lab: .venv/lab  ## the mission on real VFIO, with a real kubelet, and KubeVirt of KUBEVIRT=DIR; needs root; ARGS go to pytest
+lab: .venv/lab  ## the mission on real VFIO, with a real kubelet of KUBERNETES=1.36, and KubeVirt of KUBEVIRT=DIR; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build
 	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile --no-loadscope-reorder --tb=short $(ARGS) || \
 	    { [ -s lab-logs/again ] && .venv/bin/pytest --tb=short $$(cat lab-logs/again); }
 
 lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy, bare or kubevirt
 	.venv/bin/python -m tests.lab.shell $(MACHINE)
+
+lab-versions: .venv/lab  ## the mission and the DRA test with each Kubernetes that tests/lab/go has a file for; needs root
+	.venv/bin/python -m tests.lab.versions
 
 bench: .venv/ready  ## the figures of docs/figures.md
 	@command -v virt-install >/dev/null || ./setup.sh 'virtinst|make bench times virt-install beside render'

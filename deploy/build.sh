@@ -2,8 +2,11 @@
 # Both programs' images where no registry can be reached: their base is made of Debian's packages. Called by `make
 # image` and `make dist`, in the root of the repository: deploy/build.sh [ARCHITECTURE...], Debian's names; without one,
 # this machine's. Another architecture than the machine's is emulated. An archive with several has an index of them.
-# Layers are kept in the cache.
+# Layers are kept in the cache. The same commit gives archives of the same bytes: every time in them is SOURCE_DATE_EPOCH,
+# or that of the Debian indices that the locks are from.
 set -eu
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(date --date="$(cat deploy/debian.date)" +%s)}
+export SOURCE_DATE_EPOCH
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpu-launcher-image
 export BUILDAH_ISOLATION=chroot
@@ -31,7 +34,7 @@ stored() {
 base() {
     LOCK=$PWD/deploy/plugin/debian-$1.lock
     export LOCK
-    name=localhost/debian-$1:$(sha256sum "$LOCK" | cut -c1-16)
+    name=localhost/debian-$1:$(echo "$SOURCE_DATE_EPOCH" | cat "$LOCK" - | sha256sum | cut -c1-16)
     echo "$name"
     ! stored inspect --type image "$name" >/dev/null 2>&1 || return 0
     # Without what Debian's own slim image leaves out, and without what is this machine's. Each package is one of the lock.
@@ -51,7 +54,7 @@ base() {
     container=$(stored from scratch)
     stored config --arch "$1" "$container"
     stored add --quiet "$container" "$cache/base.tar" / >/dev/null
-    stored commit --quiet --rm "$container" "$name" >/dev/null
+    stored commit --quiet --rm --identity-label=false --timestamp "$SOURCE_DATE_EPOCH" "$container" "$name" >/dev/null
     rm "$cache/base.tar"
 }
 
@@ -86,12 +89,16 @@ for program in plugin launcher; do
     for architecture; do
         base=$(base "$architecture")
         # Where PyPI is reached through a proxy, its certificate is among the machine's.
-        stored build --quiet --layers --pull=never --arch "$architecture" --build-arg "BASE=$base" \
+        stored build --quiet --layers --pull=never --identity-label=false --arch "$architecture" --build-arg "BASE=$base" \
+            --timestamp "$SOURCE_DATE_EPOCH" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" \
             --secret "id=certificates,src=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" \
             --build-arg PIP_CERT=/run/secrets/certificates \
             --file "deploy/$program/Containerfile" --manifest "$image" . >/dev/null
     done
-    rm -f "$archive"
-    stored manifest push --quiet --all "$image" "oci-archive:$archive:$image" >/dev/null
+    layout=$(mktemp -d "$cache/layout.XXXXXX")
+    stored manifest push --quiet --all "$image" "oci:$layout:$image" >/dev/null
+    tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
+        --mode=u+rw,go+r,go-w --directory="$layout" --file="$archive" blobs index.json oci-layout
+    rm -r "$layout"
     echo "$archive"
 done

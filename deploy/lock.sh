@@ -2,7 +2,7 @@
 # Writes the locks of the images' Debian packages anew: deploy/*/debian-ARCHITECTURE.lock, with the SHA-256 and the file
 # name of each package of the newest Debian 13, its updates and its security updates, in sha256sum's format. A lock has
 # all packages that an image or a stage of its build has: the base's, those of `packages` and `packages-ARCHITECTURE`
-# beside it, and what these depend on. Called by `make lock-debian`, in the root of the repository.
+# beside it, and what these depend on. deploy/debian.date says when Debian made the newest of the indices. Called by `make lock-debian`, in the root of the repository.
 set -eu
 if [ "${1-}" != resolve ]; then
     exec mmdebstrap --quiet --variant=custom --architectures=amd64,arm64 --extract-hook='deploy/lock.sh resolve' \
@@ -10,6 +10,8 @@ if [ "${1-}" != resolve ]; then
 fi
 
 # Called by mmdebstrap, which has fetched Debian's signed indices.
+eval "$(apt-config --config-file "$MMDEBSTRAP_APT_CONFIG" shell lists Dir::State::lists/d)"
+sed -n 's/^Date: //p' "$lists"/*_InRelease | date --file=- --utc +%Y-%m-%dT%H:%M:%SZ | sort | tail -n 1 >deploy/debian.date
 for architecture in amd64 arm64; do
     for list in deploy/*/packages; do
         directory=${list%/*}

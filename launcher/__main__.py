@@ -17,9 +17,16 @@ if _stays:
     hold()
 
 import os  # noqa: E402
-from typing import Any  # noqa: E402
+from contextlib import ExitStack, contextmanager  # noqa: E402
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from program.entry import ends_with  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from launcher.runtime.plan import RunPlan
+    from launcher.runtime.vm import VM
 
 
 def main() -> None:
@@ -78,6 +85,20 @@ def _hook() -> int:
     return 0
 
 
+@contextmanager
+def _served(plan: "RunPlan", vm: "VM") -> "Iterator[None]":
+    """Have the VM's control socket and its port for metrics, where the plan has them."""
+    from launcher.control import listener as control
+    from launcher.metrics import listener as metrics
+
+    with ExitStack() as stack:
+        if plan.metrics is not None:
+            stack.enter_context(metrics.served(plan.metrics, vm, plan.xml, plan.sys))
+        if plan.control is not None:
+            stack.enter_context(control.served(plan.control, vm))
+        yield
+
+
 def _run() -> int:
     """Run a VM in three processes, each forked before the imports that only the next one needs (docs/decisions/0022):
     this one supervises, its worker stays with libvirt, and the worker's child makes the plan and ends."""
@@ -91,13 +112,12 @@ def _run() -> int:
     place = os.memfd_create("plan")
 
     def work() -> int:
-        from launcher.control.listener import served
         from launcher.runtime.embedded import asked_for
         from launcher.runtime.worker import TO_ITS_END, work
 
         _log()
         to_its_end = TO_ITS_END in sys.argv[2:]
-        return work(lambda: _command() or 0, place, asked_for(sys.argv[2:]), served, to_its_end=to_its_end)
+        return work(lambda: _command() or 0, place, asked_for(sys.argv[2:]), _served, to_its_end=to_its_end)
 
     def tidy() -> None:
         from launcher.control.listener import forget

@@ -81,6 +81,13 @@ class Linked(TypedDict):
     missing: list[str]
 
 
+class Backend(TypedDict):
+    """How QEMU gets the cards from VFIO: `by` their groups, and why so."""
+
+    by: str
+    why: str
+
+
 class Memory(TypedDict):
     """How the guest's memory is allocated before its first instruction: its `bytes`, by pages of `page` bytes, by so
     many `threads`, and about how many `seconds` that takes on this node."""
@@ -92,10 +99,12 @@ class Memory(TypedDict):
 
 
 class Explanation(TypedDict):
-    """`entries`: in the manifest's order, gpus first. `distances`: of each pair of cards except USB devices, in the
-    order of the guest's seats. `memory`: null if no card pins it, or if sysfs does not tell of its pages."""
+    """`entries`: in the manifest's order, gpus first. `vfio`: null without a device of VFIO's. `distances`: of each
+    pair of cards except USB devices, in the order of the guest's seats. `memory`: null if no card pins it, or if sysfs
+    does not tell of its pages."""
 
     entries: list[Explained]
+    vfio: Backend | None
     distances: list[Between]
     partitions: list[Linked]
     leftOver: list[Left]
@@ -110,13 +119,16 @@ def explanation(
     host: Host | None,
     partitions: Mapping[int, tuple[PCIAddress, ...]],
     memory: Allocation | None = None,
+    *,
+    is_confidential: bool = False,
 ) -> Explanation:
     """Return the stages' results by entry, with what `host` says of each device; `partitions` are those that the pod's
-    variables name, and `memory` is the guest's."""
+    variables name, and `memory` is the guest's; `is_confidential`: it is kept from the host."""
     first = {card.claim: card for card in reversed(cards)}
     seen = layout.seen()
     return {
         "entries": [_entry(card, cards, layout, seen, host) for card in cards if first[card.claim] is card],
+        "vfio": _backend(is_confidential=is_confidential) if placed else None,
         "distances": [_between(pair) for pair in pairs(placed)],
         "partitions": [
             linked for number, gpus in partitions.items() if (linked := _linked(number, gpus, cards))["entries"]
@@ -149,6 +161,8 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
             named = alias = ""
     lines = aligned(rows) if explanation["entries"] else ["The manifest has no gpus and no hostDevices."]
     lines += [line for names, origin in _origins(explanation) for line in _wrapped(f"{names}: ", origin, columns)]
+    if (vfio := explanation["vfio"]) is not None:
+        lines += _wrapped("VFIO: ", f"by {vfio['by']}; {vfio['why']}", columns)
     if explanation["distances"]:
         lines += ["", *_distances(explanation["distances"], columns), ""]
     for names, words in _links(explanation["partitions"]):
@@ -232,6 +246,17 @@ def _linked(number: int, gpus: tuple[PCIAddress, ...], cards: tuple[GuestCard, .
         "entries": list(dict.fromkeys(card.claim.entry.name for card in cards if its[card])),
         "missing": list(map(str, sorted({*gpus}.difference(*its.values())))),
     }
+
+
+def _backend(*, is_confidential: bool) -> Backend:
+    """What is chosen is the same everywhere: libvirt takes groups if a domain does not ask for IOMMUFD, and none of
+    ours does. docs/compatibility.md compares them."""
+    why = (
+        "IOMMUFD needs libvirt 12.2 and a kernel that has it, which Debian's have not, and with it cards reach each "
+        "other only from Linux 6.19 and QEMU 11 on"
+    )
+    confidential = ". A confidential guest with cards needs IOMMUFD: whether this one starts was not tried"
+    return {"by": "groups", "why": why + confidential * is_confidential}
 
 
 def _links(partitions: list[Linked]) -> Iterator[tuple[str, str]]:

@@ -7,19 +7,19 @@ import resource
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
 from plugin.cards.config import Config
 from plugin.cards.names import PCI_IDS, read_pci_ids
-from plugin.device_plugin.monitoring import LIVE, READY, HTTPPort
+from plugin.device_plugin.monitoring import LIVE, READY
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, StateDirectory, Sysfs
 from plugin.state_files import boot_id
 from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources
 from program.errors import UserError
 from program.flags import Flag
+from program.ports import METAVAR, HTTPPort, http_port
 from program.problem import Problem
 
 #: Where the kubelet finds DRA drivers, which cannot register with it.
@@ -28,7 +28,6 @@ _PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
 _log = logging.getLogger(__name__)
 
 _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
-_PORT = "[ADDRESS:]PORT"
 
 
 def _seconds(word: str) -> float:
@@ -37,16 +36,6 @@ def _seconds(word: str) -> float:
         if _MOST_OFTEN <= float(word) <= _LEAST_OFTEN:
             return float(word)
     raise ValueError(f"{word}; expected seconds, {_MOST_OFTEN:g} to {_LEAST_OFTEN:.0f} (a day).")
-
-
-def _port(word: str) -> HTTPPort:
-    address, _, number = word.rpartition(":")
-    with suppress(ValueError):
-        if number.isascii() and number.isdecimal() and 1 <= int(number) <= 65535:
-            return HTTPPort(
-                str(ip_address(address.removeprefix("[").removesuffix("]"))) if address else None, int(number)
-            )
-    raise ValueError(f"{word!r}; expected {_PORT}, like 8080, 127.0.0.1:8080 or [::1]:8080.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +75,10 @@ class ServeFlags:
         Flag("Look at everything every so many seconds, for what no event told.", metavar="<float>", parser=_seconds),
     ] = 60.0
     metrics: Annotated[
-        HTTPPort | None, Flag("Serve Prometheus metrics there, at /metrics.", metavar=_PORT, parser=_port)
+        HTTPPort | None, Flag("Serve Prometheus metrics there, at /metrics.", metavar=METAVAR, parser=http_port)
     ] = None
     health: Annotated[
-        HTTPPort | None, Flag(f"Serve health there, for probes: {LIVE} and {READY}.", metavar=_PORT, parser=_port)
+        HTTPPort | None, Flag(f"Serve health there, for probes: {LIVE} and {READY}.", metavar=METAVAR, parser=http_port)
     ] = None
 
 

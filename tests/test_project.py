@@ -66,6 +66,7 @@ BREACHES = {
     "selection-storeys": ("launcher/selection/claim.py", "import launcher.selection.wishes"),
     "cel": ("launcher/selection/wishes.py", "import cel_expr_python.cel"),
     "render": ("launcher/guest_pci/addresses.py", "import launcher.runtime.guest"),
+    "metrics-storeys": ("launcher/metrics/text.py", "import launcher.metrics.server"),
     "control-storeys": ("launcher/control/methods.py", "import launcher.control.health"),
     "client": ("launcher/control/client.py", "import launcher.runtime.operations"),
     "grpc": ("plugin/cards/allocation.py", "import grpc"),
@@ -253,4 +254,13 @@ def test_a_lab_that_the_host_cannot_have_says_what_is_missing_and_fails(
         cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert f"the lab needs {needs}" in done.stdout + done.stderr
+    assert done.returncode == 1
+
+
+def test_a_lab_of_a_kubernetes_that_there_is_no_file_for_says_which_there_are() -> None:
+    env = {**os.environ, "KUBERNETES": "1.33"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.build"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert re.search(r"the lab needs KUBERNETES to be 1\.34, .*1\.36.* or newest; found 1\.33\n$", done.stderr)
     assert done.returncode == 1

@@ -59,5 +59,6 @@ def explain(
         start.host,
         partitions,
         allocation(start.guest, start.layout, transparent_in(start.pod)),
+        is_confidential=start.guest.confidentiality is not None,
     )
     print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation, columns()))

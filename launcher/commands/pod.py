@@ -97,6 +97,16 @@ def pod(
         bool,
         typer.Option("--apparmor", help="The nodes have AppArmor, and the profile that deploy/node has for it."),
     ] = False,
+    metrics: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics",
+            metavar="PORT",
+            min=1024,
+            max=65535,
+            help="Serve Prometheus metrics of the VM there.",
+        ),
+    ] = None,
     owner: Annotated[
         str | None,
         typer.Option(
@@ -162,6 +172,7 @@ def pod(
                     dra=dra,
                     owner=owner,
                     logs=logs.arguments,
+                    metrics=metrics,
                     run=_run(given, as_kind, replicas, max_unavailable),
                     confinement=Confinement(level, apparmor),
                     card=card,

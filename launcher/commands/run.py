@@ -1,6 +1,7 @@
 """gpu-launcher run: makes the plan of a VM. launcher.runtime has the processes that follow the plan."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 from launcher.commands.answers import clear
 from launcher.commands.local import Local, located
 from launcher.domain import domain_name, socket_directory
+from launcher.network.attachments import refuse_forwarded
 from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET, SOCKET_IN_ROOT
 from launcher.pipeline.start import Start, start_of
@@ -22,7 +24,9 @@ from launcher.storage.needs import credentials_of, shares_of
 from pci.resource import FABRIC_MANAGER
 from program import errors
 from program.errors import UserError
+from program.flags import Flag
 from program.log import LogFlags
+from program.ports import METAVAR, HTTPPort, http_port
 
 
 def run(
@@ -56,6 +60,10 @@ def run(
             f"[default: {CONTROL_SOCKET}; ROOT/{SOCKET_IN_ROOT} of another root; none of another libvirt]"
         ),
     ] = None,
+    metrics: Annotated[
+        HTTPPort | None,
+        Flag("Serve Prometheus metrics of the VM there, at /metrics.", metavar=METAVAR, parser=http_port),
+    ] = None,
 ) -> RunPlan:
     """Define and start a VM, and stay with it until it ends."""
     root_of(flags.connect)  # a wrong URI is the first error
@@ -68,7 +76,9 @@ def run(
     except errors.UserError as error:
         # The user has not written the pod's variables.
         raise errors.Refusal.of(error.problems, error.left_out) from error
-    return _plan(start, uri, control)
+    if metrics is not None:
+        refuse_forwarded(metrics.number, given.instance.spec)
+    return replace(_plan(start, uri, control), metrics=metrics, sys=flags.sysfs)
 
 
 def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:

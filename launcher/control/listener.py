@@ -1,32 +1,21 @@
-"""The control socket: made, listened on, and removed.
-
-Until the first caller it costs a socket and a sleeping thread: asyncio, gRPC and the services are imported for that
-caller.
-"""
+"""The control socket: made, listened on, and removed. The first caller waits for asyncio, gRPC and the services."""
 
 import errno
-import logging
 import os
-import select
 import socket
 import stat
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher.runtime.embedded import lock
+from launcher.runtime.first_caller import answered
 from launcher.runtime.vm import VM
 from program.errors import Refusal
 from program.sockets import is_stale
 
-_log = logging.getLogger(__name__)
-
 _WAITING = 100  # connections that are not accepted yet, as when the first caller waits for the imports
 _LOCKED = 2.0  # seconds for other launchers, which need milliseconds, to see whether a socket is stale
-_AGAIN = 1.0  # seconds until the next try, after a caller could not be served
-_ENDING = 2.0  # seconds for the serving thread to end; the process does not wait longer
 
 
 @contextmanager
@@ -36,41 +25,16 @@ def served(path: Path, vm: VM) -> Iterator[None]:
     Replace the socket of a killed launcher. Raise Refusal if a launcher serves there, the file is no socket, or no
     socket can be made.
     """
-    with _directory(path), _listening(path) as listener:
-        end = os.eventfd(0, os.EFD_CLOEXEC)
-        thread = threading.Thread(target=_serve, args=(listener, end, vm), name="control", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            os.close(end)
-            fix = "expected room for one more in the container's limits of processes and memory"
-            raise Refusal(path, f"cannot have a thread to serve it: {error}", fix) from error
-        try:
-            yield
-        finally:
-            os.eventfd_write(end, 1)
-            thread.join(_ENDING)
-            if not thread.is_alive():
-                os.close(end)
 
+    def serve(end: int) -> None:
+        import asyncio
 
-def _serve(listener: socket.socket, end: int, vm: VM) -> None:
-    """Sleep until the first caller, and serve from then on, until the eventfd `end` is written to."""
-    woken = select.poll()
-    woken.register(end, select.POLLIN)
-    woken.register(listener, select.POLLIN)
-    while end not in dict(woken.poll()):
-        try:
-            import asyncio
+        from launcher.control.server import serve
 
-            from launcher.control.server import serve
+        asyncio.run(serve(listener, end, vm))
 
-            asyncio.run(serve(listener, end, vm))
-        except Exception as error:  # no memory for the imports, no descriptor for the event loop
-            _log.error("the control socket cannot serve a caller: %s: %s", type(error).__name__, error)
-            with suppress(OSError):
-                listener.accept()[0].close()
-            time.sleep(_AGAIN)
+    with _directory(path), _listening(path) as listener, answered(listener, path, "the control socket", serve):
+        yield
 
 
 def forget(path: Path) -> None:

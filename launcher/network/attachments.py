@@ -15,7 +15,7 @@ from launcher.facts import PodInterface
 from launcher.manifest.interfaces import Interface, PodNetwork
 from launcher.manifest.spec import Spec
 from launcher.network.multus import SecondNetwork, second_networks
-from program.errors import Refusal
+from program.errors import Refusal, UserError
 
 Protocol = Literal["TCP", "UDP"]
 PROTOCOLS: tuple[Protocol, ...] = ("TCP", "UDP")
@@ -107,6 +107,17 @@ def attached(
             taken = {protocol: (*taken.get(protocol, ()), *forwards.ranges(protocol)) for protocol in PROTOCOLS}
         cards.append(Attached(interface, to))
     return tuple(cards)
+
+
+def refuse_forwarded(port: int, spec: Spec) -> None:
+    """Raise UserError if the manifest lists this TCP port of the pod as one of its guest's: the pod's metrics need one
+    of their own. Where all ports are the guest's, passt leaves out one on which a process listens already."""
+    for card in attached(spec):
+        if not isinstance(card.to, PasstAttachment) or card.to.forwards.are_all:
+            continue
+        if any(first <= port <= last for first, last in card.to.forwards.ranges("TCP")):
+            wrong = f"the pod's port is forwarded to the guest's, of interface {card.interface.name!r}"
+            raise UserError(f"--metrics {port}", wrong, "name another port")
 
 
 def _to_second(

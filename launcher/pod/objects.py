@@ -8,6 +8,7 @@ from launcher.manifest.guest import guest_of
 from launcher.manifest.identity import NAME, NAMESPACE
 from launcher.manifest.parser import Given
 from launcher.manifest.spec import Metadata
+from launcher.network.attachments import refuse_forwarded
 from launcher.pod.claims import ClaimTemplate, by_claim
 from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.datavolumes import data_volumes
@@ -35,6 +36,7 @@ from program.errors import UserError
 #: Where the pod says what its memory is for, and which level of Pod Security it was printed for, if any.
 MEMORY = "gpu-launcher.dev/memory"
 LEVEL = "gpu-launcher.dev/level"
+_SCRAPED, _SCRAPED_PORT = "prometheus.io/scrape", "prometheus.io/port"
 _CONTAINER = "compute"  # as KubeVirt's is called, for `kubectl exec -c` and `kubectl logs -c`
 _STATE_SIZE = 10 << 20  # bytes; EFI's variables are 528 KiB, a TPM's state and keys some 100
 _LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
@@ -55,6 +57,7 @@ def objects(
     owner: str | None = None,
     run: Run = _AS_A_POD,
     logs: Sequence[str] = (),
+    metrics: int | None = None,
     confinement: Confinement = _PRIVILEGED,
     card: MappedBARs = ANY_CARD,
 ) -> tuple[PodObject, ...]:
@@ -64,8 +67,8 @@ def objects(
     With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
-    of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log.
-    `card`: the BARs of each device, for the pod's memory.
+    of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log,
+    `metrics` is the pod's port for its own. `card`: the BARs of each device, for the pod's memory.
     UserError, by the manifest's path, for what no pod can be, or none of the `confinement`.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
@@ -85,9 +88,13 @@ def objects(
     volumes = data_volumes(given) if imports and beside else ()
     name = manifest["metadata"]["name"]
     block |= given.block
+    flags = (*([f"--metrics={metrics}"] if metrics is not None else ()), *logs)
     pod = _pod(
-        given, name, restart, confinement, image=image, block=block, node_devices=node_devices, logs=logs, card=card
+        given, name, restart, confinement, image=image, block=block, node_devices=node_devices, flags=flags, card=card
     )
+    if metrics is not None:
+        refuse_forwarded(metrics, given.instance.spec)
+        _show_metrics(pod, metrics)
     templates = [_claim_template(given, vm, template)] if template is not None else []
     made = run_by(run, pod, given, state, imports=imports)
     if owner is not None:
@@ -166,7 +173,7 @@ def _pod(
     image: str,
     block: frozenset[str],
     node_devices: str,
-    logs: Sequence[str],
+    flags: Sequence[str],
     card: MappedBARs,
 ) -> PodObject:
     vmi = given.instance
@@ -176,7 +183,7 @@ def _pod(
     state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
     mounted = mounts(spec, guest, manifest, state, block)
     devices = volume_devices(mounted)
-    flags = (*map(literal, handover(spec, guest, block, level)), *logs)
+    handed = map(literal, handover(spec, guest, block, level))
     metadata = _metadata(vm.name, given, vm)
     metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
     if level is not Level.PRIVILEGED:
@@ -184,7 +191,7 @@ def _pod(
     container: PodObject = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *flags],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handed, *flags],
         "env": _environ(),
         **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),
@@ -213,6 +220,14 @@ def _pod(
         "metadata": metadata,
         "spec": {name: value for name, value in sorted(fields.items()) if value is not None and value != []},
     }
+
+
+def _show_metrics(pod: PodObject, port: int) -> None:
+    """Have Prometheus find the pod's metrics: by the port's name, or without its operator by annotations."""
+    metadata, (container,) = pod["metadata"], pod["spec"]["containers"]
+    container["ports"] = [{"name": "metrics", "containerPort": port}]
+    # The VM's own ones win: its guest may serve some, too.
+    metadata["annotations"] = {_SCRAPED: "true", _SCRAPED_PORT: str(port), **metadata["annotations"]}
 
 
 def _environ() -> list[PodObject]:

@@ -1,4 +1,4 @@
-"""Operations on a defined domain: its state, its XML, its console, its screen; pause, resume, reset.
+"""Operations on a defined domain: its state, its XML, its console, its screen, its agent; pause, resume, reset.
 
 Each may be called from any thread, since libvirt serializes. Each raises Refusal for what libvirt refuses.
 """
@@ -71,6 +71,12 @@ def xml(domain: Any) -> str:
     """Return the domain's XML as it is now, without secrets."""
     with asked("tell the domain's XML"):
         return str(domain.XMLDesc())
+
+
+def has_agent(domain: Any) -> bool | None:
+    """Return whether the guest's agent has opened its channel; None if the domain has no such channel."""
+    target = _devices(domain).find("channel/target[@name='org.qemu.guest_agent.0']")
+    return None if target is None else target.get("state") == "connected"
 
 
 def pause(domain: Any) -> None:

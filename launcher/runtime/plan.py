@@ -12,6 +12,7 @@ from launcher.runtime.supervise import GRACE
 from launcher.runtime.vm import Identity
 from launcher.storage.credentials import AgentCredential
 from launcher.storage.media import Need, Share
+from program.ports import HTTPPort
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class RunPlan:
     `sockets`: the directory of the domain's sockets; `needs`: what else has to be on disk. `locked`: the bytes that
     QEMU has to be able to lock, 0 for another libvirt's or without cards. `grace`: the seconds that the guest has to
     shut down; a guest without `acpi` is not asked to. `paused`: the VM starts paused, until somebody resumes it.
-    `control`: the control socket, None for none. `credentials` are for the guest's agent, `shares` for virtiofsd.
+    `control`: the control socket, None for none. `metrics`: the port for them, None for none. `sys` stands for /sys.
+    `credentials` are for the guest's agent, `shares` for virtiofsd.
     `passt`: the script that libvirt calls as passt; None if the guest has no network. `asks_nvidia_smi`: the guest's
     agent may be asked to run it. `fabric_manager`: the version of the one that gave the guest's GPUs their NVLinks.
     """
@@ -39,6 +41,8 @@ class RunPlan:
     grace: float
     paused: bool = False
     control: Path | None = None
+    metrics: HTTPPort | None = None
+    sys: Path = Path("/sys")
     credentials: tuple[AgentCredential, ...] = ()
     shares: tuple[Share, ...] = ()
     passt: str | None = None

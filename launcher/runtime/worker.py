@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from launcher.runtime import libvirt_log
@@ -28,7 +28,7 @@ def work(
     make: Callable[[], RunPlan | int],
     place: int,
     uri: str,
-    served: Callable[[Path, VM], AbstractContextManager[None]],
+    served: Callable[[RunPlan, VM], AbstractContextManager[None]],
     *,
     to_its_end: bool,
 ) -> int:
@@ -36,7 +36,7 @@ def work(
     returned instead of a plan. SIGTERM and SIGINT end the VM, a second SIGINT at once; call this with
     both blocked.
 
-    The VM is `served` on the socket that the plan names. `uri` is the libvirt that the plan will name, unless something
+    The VM is `served` where the plan says. `uri` is the libvirt that the plan will name, unless something
     is wrong with it. A VM that is to run `to_its_end` has failed if it is asked to end before. Raise Refusal for what
     cannot be started.
     """
@@ -66,7 +66,7 @@ def _ended(
     stops: list[Callable[[StopRequested], object]],
     place: int,
     uri: str,
-    served: Callable[[Path, VM], AbstractContextManager[None]],
+    served: Callable[[RunPlan, VM], AbstractContextManager[None]],
 ) -> tuple[str, Ending] | int:
     """Return the VM's name and how it has ended, or the planner's exit code; the parameters are work()'s."""
     missing = None
@@ -89,7 +89,7 @@ def _ended(
     stops.append(vm.request)
     if readable([stopped], 0):  # before the line above
         vm.request(StopRequested.SIGNAL)
-    return plan.domain, run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
+    return plan.domain, run(plan, vm, served(plan, vm), ahead)
 
 
 def tidy(place: int, forget: Callable[[Path], None]) -> None:

@@ -20,6 +20,8 @@ from launcher.selection.requests import Amounts
 from program.errors import Nonsense, Refusal, UserError
 
 _DOMAINS = re.compile(r"""\b(?:attributes|capacity)\s*\[\s*\??\s*(["'])([^"'\\]+)\1\s*\]""")
+#: A field that is read by name, `device.attributes["gpu-launcher.dev"].?model`; a call, `.exists(...)`, is none.
+_READ = re.compile(r"""\bdevice\.(attributes|capacity)\["([^"\\]+)"\]\.\??([A-Za-z_]\w*+)(?!\s*\()""", re.ASCII)
 _QUANTITY = "kubernetes.Quantity"
 _LONGEST = 200  # characters of what the compiler says
 _MOST = 1 << 26  # bytes that an evaluation may take: texts of texts (nested cel.bind) double with each
@@ -30,7 +32,11 @@ class Unknowable(Exception):
 
 
 class Expression:
-    """A compiled CEL expression; UserError if it cannot be compiled, or is no bool."""
+    """A compiled CEL expression; UserError if it cannot be compiled, or is no bool.
+
+    Thousands of devices differ in what few expressions read. So an answer is kept by the values that it depends on, if
+    the expression's text shows which ones these are.
+    """
 
     def __init__(self, text: str, subject: str) -> None:
         environment, kinds = _environment()
@@ -48,10 +54,27 @@ class Expression:
             raise UserError(subject, f"{_shown(text)} is of type {name}", "expected a bool")
         self._bool = kinds.BOOL
         self._nothing: dict[str, Any] = {match[2]: {} for match in _DOMAINS.finditer(text)}
+        self._reads = _reads(text)
+        self._answers: dict[tuple[Any, ...], bool | str] = {}  # a text: why there is none
 
     def holds(self, device: PublishedDevice) -> bool:
         """Return whether the expression is true of the device; Unknowable if it has no answer: then the scheduler gives
         up on the whole pod."""
+        if self._reads is None:
+            return self._evaluated(device)
+        key = (device.id.driver, *(_read(device, *each) for each in self._reads))
+        answer = self._answers.get(key)
+        if answer is None:
+            try:
+                answer = self._evaluated(device)
+            except Unknowable as error:
+                answer = str(error)
+            self._answers[key] = answer
+        if isinstance(answer, str):
+            raise Unknowable(answer)
+        return answer
+
+    def _evaluated(self, device: PublishedDevice) -> bool:
         data = {
             "device.driver": device.id.driver,
             "device.attributes": {**self._nothing, **device.attributes},
@@ -67,6 +90,21 @@ class Expression:
         if value.type() != self._bool:
             raise Unknowable(_first(value.value()))
         return bool(value.value())
+
+
+def _reads(text: str) -> tuple[tuple[str, str, str], ...] | None:
+    """Return the map, the domain and the name of each value of a device that an expression can depend on, beside the
+    driver; None if it may read others: by `device.attributes` without a name, or by a call that a comment hides."""
+    if "//" in text or re.search("attributes|capacity", _READ.sub("", text)):
+        return None
+    return tuple(dict.fromkeys((match[1], match[2], match[3]) for match in _READ.finditer(text)))
+
+
+def _read(device: PublishedDevice, of: str, domain: str, name: str) -> tuple[type, Any]:
+    """Return a value and its type, since 1 == True."""
+    values: Mapping[str, Mapping[str, Any]] = device.attributes if of == "attributes" else device.capacity
+    value = values.get(domain, {}).get(name)
+    return (list, repr(value)) if isinstance(value, list) else (type(value), value)
 
 
 @cache

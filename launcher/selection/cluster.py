@@ -16,7 +16,6 @@ from launcher.selection.nodes import NodeState, nodes_of
 from launcher.selection.objects import EXPECTED, called, mapping_of, names, objects_of, part_of
 from launcher.selection.requests import Amounts, amount_of
 from launcher.selection.taints import Taint, TaintRule, read_rule, read_taint
-from pci.slices import value_of
 from program.errors import Nonsense, UserError
 
 T = TypeVar("T")
@@ -221,10 +220,11 @@ def _device(
 
 def _attributes(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str, dict[str, Any]]:
     values = {}
-    for name, value in part_of(device, "attributes", of.owner).items():
-        if not isinstance(value, dict) or not value or not _is_value(value_of(value)):
+    for name, attribute in part_of(device, "attributes", of.owner).items():
+        value = next(iter(attribute.values()), None) if isinstance(attribute, dict) else None
+        if not _is_value(value):
             raise UserError(called(of.owner), f"{device['name']}.attributes.{name} has no value", EXPECTED)
-        values[name] = value_of(value)
+        values[name] = value
     return by_domain(values, driver)
 
 

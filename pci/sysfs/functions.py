@@ -24,8 +24,11 @@ from pci.address import InvalidPCIAddress, PCIAddress, address_or_none
 from pci.driver_version import is_version
 from pci.functions import is_gpu
 from pci.host import Fault, Function, Host, MediatedDevice, OtherMember
+from pci.resets import is_listed
+from pci.sysfs.attribute import DEVICES as DEVICES
 from pci.sysfs.attribute import NO_LISTS, CannotLook, Silent, Unreadable, link, link_name, names, number, text
 from pci.sysfs.bars import read_bars_at
+from pci.sysfs.pcie import read_reset_methods
 from pci.vendors import NVIDIA
 
 #: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.sysfs.details.
@@ -39,7 +42,6 @@ VFIO_DEV_NUMBER = "dev"  # in that one
 GROUP_NAME = "name"  # of a group; most have none
 OTHER_DRIVER = "driver"  # of a group's member that is no PCI function
 
-DEVICES = "bus/pci/devices"
 IOMMU_GROUPS = "kernel/iommu_groups"
 MDEVS = "bus/mdev/devices"
 MDEV_TYPE = "mdev_type"
@@ -189,6 +191,8 @@ def _read_function_at(
         vfio_device=_vfio_device(sys, place) if vgpu_type or "vfio" in (uevent["driver"] or "") else None,
         boot_vga=int(uevent["class"], 16) >> 16 == _DISPLAY and text(sys, f"{place}/{BOOT_VGA_FILE}") == "1",
     )
+    if is_listed(function):
+        function = replace(function, reset_methods=read_reset_methods(sys, address))
     if function.is_virtual or not is_gpu(function):
         return function
     bars = read_bars_at(sys, f"{place}/resource") or ()

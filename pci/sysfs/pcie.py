@@ -5,12 +5,12 @@ wakes a sleeping function, and every file can be read without rights.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pci.address import PCIAddress
 from pci.host import Errors, Link
-from pci.sysfs.attribute import Unreadable, number, text
-from pci.sysfs.functions import DEVICES
+from pci.sysfs.attribute import DEVICES, CannotLook, Unreadable, number, text
 
 #: Each counter's file, and the name of the total in it.
 _ERRORS = {
@@ -22,6 +22,7 @@ _ERRORS = {
 PCIE = (
     "power_state",
     "reset_method",
+    "d3cold_allowed",
     "current_link_speed",
     "current_link_width",
     "max_link_speed",
@@ -44,6 +45,12 @@ def read_reset_methods(sys: Path, address: PCIAddress) -> tuple[str, ...] | None
     return None if methods is None else tuple(methods.split())
 
 
+def read_d3cold_allowed(sys: Path, address: PCIAddress) -> bool | None:
+    """Read whether the kernel may take the function's power away while it sleeps; None for a kernel without ACPI."""
+    allowed = number(sys, f"{DEVICES}/{address}/d3cold_allowed", "[01]", "0 or 1")
+    return None if allowed is None else allowed == 1
+
+
 def read_errors(sys: Path, address: PCIAddress) -> Errors | None:
     """Read how many errors the kernel has counted since it found the function. None if it counts none: a function
     without AER (a virtual one), a kernel without CONFIG_PCIEAER, a firmware that keeps AER for itself."""
@@ -52,6 +59,22 @@ def read_errors(sys: Path, address: PCIAddress) -> Errors | None:
     if correctable is None or nonfatal is None or fatal is None:
         return None
     return Errors(correctable, nonfatal, fatal)
+
+
+def read_errors_of_all(sys: Path, addresses: Iterable[PCIAddress]) -> Mapping[PCIAddress, Errors]:
+    """Read the errors of these functions, without those of which none are counted or that cannot be read; CannotLook if
+    nothing can be read in this tree now."""
+    counted = {}
+    for address in addresses:
+        try:
+            errors = read_errors(sys, address)
+        except CannotLook:
+            raise
+        except Unreadable:
+            continue
+        if errors is not None:
+            counted[address] = errors
+    return counted
 
 
 def read_link(sys: Path, address: PCIAddress) -> Link | None:

@@ -1,5 +1,6 @@
 """What the node's processes hold, as /proc shows it: open device files, mounted file systems, swap."""
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -62,14 +63,15 @@ def read_processes(proc: Path) -> Processes:
         process = proc / str(number)
         try:
             who = f"{_text(process / 'comm').strip()} (pid {number})"
-            for device in _open_devices(process):
-                openers.setdefault(device, []).append(who)
-            # A container has mounts of its own, and all its processes have the same.
-            namespace = _link(process / "ns/mnt") or str(number)
-            if namespace not in namespaces:
-                namespaces.add(namespace)
-                for source, mount_point in _mounts(process):
-                    mounts.setdefault(source, mount_point)
+            for place in _places(process):
+                for device in _open_devices(place):
+                    openers.setdefault(device, []).append(who)
+                # A container has mounts of its own, and all its processes have the same.
+                namespace = _link(place / "ns/mnt") or str(number)
+                if namespace not in namespaces:
+                    namespaces.add(namespace)
+                    for source, mount_point in _mounts(place):
+                        mounts.setdefault(source, mount_point)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError as error:
@@ -94,6 +96,25 @@ def number_of(device_file: Path) -> DeviceNumber | None:
     if not is_block and not stat.S_ISCHR(status.st_mode):
         return None
     return DeviceNumber(is_block, os.major(status.st_rdev), os.minor(status.st_rdev))
+
+
+def _places(process: Path) -> list[Path]:
+    """Return the directories that show what a process has: its own, or once its first thread has ended, those of the
+    threads that are left. A zombie has none."""
+    if _is_alive(process):
+        return [process]
+    return [thread for thread in (process / "task").iterdir() if _is_alive(thread)]
+
+
+def _is_alive(thread: Path) -> bool:
+    """Return whether a thread has not ended: the kernel answers EINVAL for the mounts of one that has."""
+    try:
+        (thread / "mountinfo").open("rb").close()
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT, errno.ESRCH):
+            return False
+        raise
+    return True
 
 
 def _open_devices(process: Path) -> set[DeviceNumber]:

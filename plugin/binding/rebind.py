@@ -20,9 +20,10 @@ from pci.viability import Hindrance
 from plugin.binding import nvml
 from plugin.binding.former_drivers import locked, read_former, write_former
 from plugin.binding.modalias import Alias, best_module, read_aliases
-from plugin.binding.plan import DriverBinding, Former, Move, Plan, Survey, Write, hindrance, named_cards, writes
+from plugin.binding.plan import DriverBinding, Former, Move, Plan, Survey, Write, hindrance, named_cards
 from plugin.binding.processes import Processes, read_processes
 from plugin.binding.uses import uses
+from plugin.cards.config import Config
 from plugin.state_files import boot_id
 from plugin.sysfs_child import ask
 from program.child import Late, NoAnswer, forked, let_go_of_standard_files
@@ -78,9 +79,12 @@ def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
         return _survey(roots, host, cards, processes, aliases, read_former(roots.state, boot_id(roots.proc)))
 
 
-def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: Path) -> Mapping[str, Hindrance | None]:
+def refusals(
+    sys: Path, devices: Mapping[str, Sequence[PCIAddress]], config: Config, *, state: Path
+) -> Mapping[str, Hindrance | None]:
     """Return why each device (its functions, by any name) cannot be bound to vfio now, None if it can: the reason of
-    `bind` for it alone, without errors of the state file. For Reader.ask; Refusal if the node cannot be read."""
+    `bind` for it alone, by the config and without errors of the state file. For Reader.ask; Refusal if the node cannot
+    be read."""
     roots, host = Roots.beside(sys, state), read_host(sys)
     try:
         with _read_or_refused(roots):
@@ -93,7 +97,7 @@ def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: P
             cards = named_cards(host, functions)
             with _read_or_refused(roots):
                 # Former drivers keep no card from being bound, and reading them takes longest.
-                return hindrance(_survey(roots, host, cards, processes, aliases, former={}), cards)
+                return hindrance(_survey(roots, host, cards, processes, aliases, former={}), cards, config)
         except Refusal as error:
             return _cannot_be_bound(error)
 
@@ -253,7 +257,7 @@ def _undo(
         try:
             driver = link_name(sys, f"{DEVICES}/{move.address}/driver")
             now = DriverBinding(driver, read_details(sys, move.address).driver_override)
-            _do(writes(move.address, now, move.now), write)
+            _do(move.undoing(now), write)
             _await_driver(sys, move.address, move.now, seconds)
         except (_Failed, Unreadable) as error:
             stuck[move.address] = str(error)

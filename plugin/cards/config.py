@@ -7,9 +7,12 @@
     - vendor: "15b3"
       pci_class: "0200"                # 2, 4 or 6 digits
       prefix: example.com              # or the name from pci.ids below another prefix,
+      reset_method: bus                # while vfio has the card: which reset the kernel has ([]: none, and VFIO resets
+      d3cold_allowed: false            # its bus), and whether it may lose its power
     - address: ["0000:41:00.0", "0000:61:00.0"]
       withhold: true                   # or not at all
     groups: together                   # an IOMMU group of several cards: `withhold` (the default) or one unit
+    deadly_resets: withhold            # cards of models that do not survive a reset; `offer` is the default
     prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
     node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
     noiommu: true                      # groups of vfio's no-IOMMU mode, too
@@ -39,12 +42,22 @@ from program.errors import Nonsense
 
 RuleSelector = str | tuple[str, ...]
 
+#: The words of `reset_method` (pci_reset_fn_methods in drivers/pci/pci.c).
+RESET_METHODS = ("device_specific", "acpi", "flr", "af_flr", "pm", "bus", "cxl_bus")
+
 
 class Groups(StrEnum):
     """How an IOMMU group with several cards is offered: not at all, or as one unit."""
 
     WITHHOLD = "withhold"
     TOGETHER = "together"
+
+
+class DeadlyResets(StrEnum):
+    """What becomes of cards whose model does not survive a reset (pci.resets): the doctor warns, or nobody gets one."""
+
+    OFFER = "offer"
+    WITHHOLD = "withhold"
 
 
 class Serve(StrEnum):
@@ -66,7 +79,8 @@ class Rule:
     """Which devices are offered, and under which name; Nonsense if the fields contradict each other.
 
     A selector with several values fits any of them; every selector that is set has to fit. Exactly one of `resource`,
-    `prefix` and `withhold` is set. `serve` is None for the config's own.
+    `prefix` and `withhold` is set. `serve` is None for the config's own. `reset_method` (of the main function, in the
+    kernel's words) and `d3cold_allowed` (of every function) are in force while vfio has the card; None for as they are.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
@@ -83,6 +97,8 @@ class Rule:
     prefix: str | None = None
     withhold: bool = False
     serve: Serve | None = None
+    reset_method: RuleSelector | None = None
+    d3cold_allowed: bool | None = None
 
     def __post_init__(self) -> None:
         for name, selector in SELECTORS.items():
@@ -104,6 +120,16 @@ class Rule:
                 f"has {' and '.join(names) or 'none'} of resource, prefix and withhold",
                 "expected one of resource (a name), prefix (a name from pci.ids) and withhold: true",
             )
+        if self.reset_method is not None:
+            object.__setattr__(self, "reset_method", _reset_methods(self.reset_method))
+        if self.reset_method is not None or self.d3cold_allowed is not None:
+            if self.withhold:
+                raise Nonsense("has reset_method or d3cold_allowed beside withhold", "what is withheld is not bound")
+            if self.mdev_type or self.vgpu_type:
+                raise Nonsense(
+                    "has reset_method or d3cold_allowed beside mdev_type or vgpu_type",
+                    "leave them out: those devices stay with their driver, and vfio resets nothing",
+                )
         if self.withhold and self.serve is not None:
             raise Nonsense("has serve beside withhold", "what is withheld is not served: leave out one of them")
         if self.mdev_type and (self.address or self.vgpu_type):
@@ -207,6 +233,7 @@ class Config:
 
     offer: tuple[Rule, ...] = ()
     groups: Groups = Groups.WITHHOLD
+    deadly_resets: DeadlyResets = DeadlyResets.OFFER
     prefer: Mapping[str, Policy] = field(default_factory=dict)
     node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
     noiommu: bool = False
@@ -256,6 +283,14 @@ class Config:
                     f"offer.{number}.driver: is beside bind: when-claimed",
                     "leave it out: a card has another driver while a claim has it, and would be another device",
                 )
+
+
+def _reset_methods(words: RuleSelector) -> tuple[str, ...]:
+    methods = tuple(words.split() if isinstance(words, str) else words)
+    for method in methods:
+        if method not in RESET_METHODS:
+            raise Nonsense(f"found reset_method {method!r}", f"expected any of {', '.join(RESET_METHODS)}, or []")
+    return methods
 
 
 def _is_manager(text: str) -> bool:

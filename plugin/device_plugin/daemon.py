@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from plugin.device_plugin.kubelet import serve
-from plugin.device_plugin.monitoring import HTTPPort, monitoring
+from plugin.device_plugin.monitoring import monitoring
 from plugin.fabric.ownership import RECONCILED_EVERY, Partitions, reconciling
 from plugin.watch.events import directories
 from plugin.watch.keeper import keeping
@@ -18,6 +18,7 @@ from plugin.watch.sockets import Kubelet
 from plugin.watch.watch import Sources, Watch
 from program.bootstrap import STOPS, hear
 from program.errors import ProgramError, Refusal
+from program.ports import HTTPPort
 
 #: A server beside the device plugin: it ends when the watch is stopped, and its ProgramError ends the daemon.
 Server: TypeAlias = Callable[[Watch, Partitions], Coroutine[Any, Any, None]]

@@ -5,16 +5,15 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, TypeVar
 
 from pci.slices import DRIVER
-from plugin.device_plugin.http import Answer, Pages, serving
 from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import State
 from plugin.watch.watch import Durations, Watch
-from program.errors import Refusal
+from program.http import Answer, Pages, serving
+from program.ports import HTTPPort, opened
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -26,19 +25,6 @@ LIVE, READY = "/livez", "/readyz"
 K = TypeVar("K", bound=tuple[str, ...])
 
 _SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
-
-
-@dataclass(frozen=True, slots=True)
-class HTTPPort:
-    """Where to listen: an IP address, None for every one, and a TCP port."""
-
-    address: str | None
-    number: int
-
-    def __str__(self) -> str:
-        if self.address is None:
-            return str(self.number)
-        return f"[{self.address}]:{self.number}" if ":" in self.address else f"{self.address}:{self.number}"
 
 
 @contextlib.asynccontextmanager
@@ -53,10 +39,7 @@ async def monitoring(watch: Watch, *, metrics: HTTPPort | None, health: HTTPPort
 
 
 async def _serve(stack: contextlib.AsyncExitStack, flag: str, port: HTTPPort, pages: Pages) -> None:
-    try:
-        await stack.enter_async_context(serving(port.address, port.number, pages))
-    except OSError as error:
-        raise Refusal(f"{flag} {port}", f"cannot serve there: {error.strerror}", "name another port") from error
+    await stack.enter_async_context(serving(stack.enter_context(opened(flag, port)), pages))
 
 
 def _health(watch: Watch) -> Pages:
@@ -99,7 +82,7 @@ class _Collector:
         yield from self._sight()
 
     def _devices(self) -> "Iterator[Metric]":
-        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         snapshot = self._watch.snapshot
         by_state = GaugeMetricFamily(
@@ -135,6 +118,17 @@ class _Collector:
                 in_use.add_metric([device.id, device.resource or "", namespace, "", name], 1)
         yield devices
         yield in_use
+        errors = CounterMetricFamily(
+            "gpu_plugin_pcie_errors",
+            "PCIe errors (AER) of each function of a device on offer, since the kernel found it.",
+            labels=["device", "function", "severity"],
+        )
+        for device in snapshot.inventory.offered:
+            for function in device.functions:
+                counted = snapshot.errors.now.get(function.address)
+                for severity, count in () if counted is None else counted._asdict().items():
+                    errors.add_metric([device.id, str(function.address), severity], count)
+        yield errors
 
     def _counted(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

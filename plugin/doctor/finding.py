@@ -30,6 +30,7 @@ class Check(StrEnum):
     RESET = "reset"
     BARS = "bars"
     POWER = "power"
+    PCIE_ERRORS = "pcie-errors"
     NUMA = "numa"
 
 

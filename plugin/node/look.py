@@ -66,7 +66,7 @@ async def look(
     inventory = take_inventory(host, config, names, None if same is None else same.inventory)
     known = {} if same is None or uses else same.refusals
     new = {device_id: functions for device_id, functions in inventory.to_bind.items() if device_id not in known}
-    every = {**known, **(await ask(refusals, places.sys, new, state=places.state) if new else {})}
+    every = {**known, **(await ask(refusals, places.sys, new, config, state=places.state) if new else {})}
     cards, identities = _nvidias(inventory), Identities()
     if same is not None and not uses and cards == _nvidias(same.inventory):
         identities = same.identities

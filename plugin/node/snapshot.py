@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from pci.address import PCIAddress
-from pci.functions import is_gpu
+from pci.functions import is_gpu, what
 from pci.host import Details, Fault, Host, Platform
 from pci.viability import Hindrance
 from plugin.binding.nvml import UNKNOWN, Identities, Identity
@@ -17,6 +17,7 @@ from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_no
 from plugin.fabric.board import Board, gpus
 from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.status import FabricStatus
+from plugin.node.error_counts import ErrorCounts
 
 
 class State(StrEnum):
@@ -46,7 +47,7 @@ class Snapshot:
     From the kernel: `host`, its `inventory` by the `config`, and `nodes`, the entries of /dev. `refusals` has each
     device that is bound to vfio for the claim that gets it, with the reason why it cannot be bound now, or None.
     `identities`: what NVML calls NVIDIA's cards.
-    `fallen` are the functions that fell off the bus.
+    `fallen` are the functions that fell off the bus, `errors` what the kernel counted of PCIe errors.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
     False. `claimed` has the ResourceClaim (`namespace/name`) for which a device is prepared, by the device's ID; `kept`
@@ -61,6 +62,7 @@ class Snapshot:
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
     identities: Identities = field(default_factory=Identities)
     fallen: frozenset[PCIAddress] | None = None
+    errors: ErrorCounts = field(default_factory=ErrorCounts)
     assignments: frozenset[Assignment] | None = None
     sees_pods: bool = False
     claimed: Mapping[str, str] | None = None
@@ -152,6 +154,7 @@ class Snapshot:
             # Nodes are made when a card is bound.
             or (None if self.nodes is None or device.to_bind else missing_node(device, self.nodes, self.host.noiommu))
             or self._fallen(device)
+            or self._failing(device)
             or self._held(device)
             or self.kept.get(device.id)
             or (self.refusals.get(device.id) if device.to_bind else None)
@@ -165,6 +168,18 @@ class Snapshot:
                 return Hindrance(
                     f"fell off the bus: the config space of {function.address} reads as ones",
                     "reset the slot or the node, and look for AER errors in the kernel's log",
+                )
+        return None
+
+    def _failing(self, device: Device) -> Hindrance | None:
+        for function in device.functions:
+            grown = self.errors.grown(function.address)
+            kind = "fatal" if grown.fatal else "nonfatal" if grown.nonfatal else None
+            if kind is not None:
+                # Without numbers: a reason that changes is another line of the log, and another series in Prometheus.
+                return Hindrance(
+                    f"has had {kind} PCIe errors since the plugin began (AER of {what(function)})",
+                    "see the kernel's log, have the card seated anew or replaced, and restart the plugin's pod",
                 )
         return None
 

@@ -390,7 +390,7 @@ def _boards(plane: ControlPlane, number: int) -> None:
     def asked() -> dict[str, Object]:
         return {name: pod for pod in plane.every("Pod") if (name := pod["metadata"]["name"]) in pods}
 
-    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked().values())), 180)
+    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked().values())), 600)
     placed, claims = asked(), {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
     fitting = differing = 0
     for case in cases:

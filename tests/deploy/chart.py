@@ -35,6 +35,7 @@ WHOLE: Mapping[str, str] = {
     "dra/admission.yaml": ".Values.dra",
     "dra/deviceclasses.yaml": ".Values.dra",
     "plugin/components/pod-monitor/podmonitor.yaml": ".Values.monitoring.podMonitor",
+    "plugin/components/pod-monitor/podmonitor-vms.yaml": ".Values.monitoring.podMonitor",
     "plugin/components/alerts/prometheusrule.yaml": ".Values.monitoring.alerts",
 }
 DASHBOARD = "plugin/components/dashboard"

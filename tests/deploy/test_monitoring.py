@@ -13,10 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from pci.slices import DRIVER
 from plugin.cards.config import Config, Fabric
 from plugin.cards.names import PCIIDs
-from plugin.device_plugin.monitoring import HTTPPort, monitoring
+from plugin.device_plugin.monitoring import monitoring
 from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources, Watch
+from program.ports import HTTPPort
 from tests.conftest import Machine
+from tests.launcher.metrics.scraping import whole_page
 from tests.plugin.daemon import fetch, free_port
 from tests.processes import ROOT
 
@@ -28,14 +30,14 @@ RULES = [
 ]
 DASHBOARD = json.loads((ROOT / "deploy/plugin/components/dashboard/dashboard.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-#: Of the series that Prometheus makes of a scrape.
-OF_PROMETHEUS = {"instance"}
+#: Of the series that Prometheus makes of a scrape, and by the PodMonitor of VMs.
+OF_PROMETHEUS = {"instance", "vm"}
 RUNBOOKS = ROOT / "docs/runbooks"
 
 
 @pytest.fixture
 def scraped(machine: Machine, tmp_path: Path, pci_ids: PCIIDs) -> dict[str, set[str]]:
-    """The samples that a plugin with DRA and a Fabric Manager serves, with the names of their labels."""
+    """What a plugin with DRA and a Fabric Manager serves, and a VM: the samples, with the names of their labels."""
 
     async def read_config() -> Config:
         return Config(fabric=Fabric())
@@ -60,7 +62,7 @@ def scraped(machine: Machine, tmp_path: Path, pci_ids: PCIIDs) -> dict[str, set[
             async with monitoring(watch, metrics=HTTPPort("127.0.0.1", port), health=None):
                 return (await asyncio.to_thread(fetch, port, "/metrics"))[1]
 
-    families = text_string_to_metric_families(asyncio.run(scrape()))
+    families = text_string_to_metric_families(asyncio.run(scrape()) + whole_page())
     samples = [(family, sample) for family in families for sample in [*family.samples]]
     found: dict[str, set[str]] = {family.name: set() for family, _ in samples}
     for _, sample in samples:
@@ -72,7 +74,7 @@ def metrics_of(expression: str) -> dict[str, set[str]]:
     """The metrics of an expression, with the labels that it asks for."""
     return {
         name: {*re.findall(r"(\w+)\s*[=!]", selectors)}
-        for name, selectors in re.findall(r"\b(gpu_plugin_\w+)(\{[^}]*\})?", expression)
+        for name, selectors in re.findall(r"\b(gpu_(?:plugin|launcher)_\w+)(\{[^}]*\})?", expression)
     }
 
 
@@ -87,8 +89,9 @@ def test_alerts_and_dashboard_ask_for_what_is_served_and_the_page_of_metrics_has
             assert labels | grouped - OF_PROMETHEUS <= scraped[name], expression
     named = {*re.findall(r"`(gpu_plugin_\w+)", (ROOT / "docs/gpu-plugin.md").read_text())}
     # A metric without samples on this machine has no family in the scrape.
-    empty = {"gpu_plugin_device_in_use", "gpu_plugin_partition"}
-    families = {re.sub("_(bucket|count|sum|created)$", "", name) for name in scraped}
+    empty = {"gpu_plugin_device_in_use", "gpu_plugin_partition", "gpu_plugin_pcie_errors_total"}
+    plugins = {name for name in scraped if name.startswith("gpu_plugin_")}
+    families = {re.sub("_(bucket|count|sum|created)$", "", name) for name in plugins}
     assert named - empty == {name for name in families if f"{name}_total" not in families}
 
 

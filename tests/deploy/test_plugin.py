@@ -13,7 +13,8 @@ import yaml
 from plugin.cards.names import PCI_IDS
 from plugin.config_file import read_config
 from plugin.device_plugin.monitoring import LIVE, READY
-from tests.processes import ROOT
+from tests.launcher.pod.made import metered_pod
+from tests.processes import FIXTURES, ROOT
 
 DEPLOY = ROOT / "deploy"
 PLUGIN, BIND, EXAMPLE = DEPLOY / "plugin", DEPLOY / "plugin" / "components" / "bind", DEPLOY / "example"
@@ -197,6 +198,32 @@ def test_the_pod_monitor_is_of_the_plugins_pods_and_port() -> None:
     template = read(PLUGIN / "daemonset.yaml")["spec"]["template"]
     assert monitor["selector"]["matchLabels"] == template["metadata"]["labels"]
     assert monitor["podMetricsEndpoints"] == [{"port": "metrics"}]
+
+
+def test_the_pod_monitor_of_vms_is_of_their_pods_and_port() -> None:
+    monitor = read(POD_MONITOR / "podmonitor-vms.yaml")["spec"]
+    pod = metered_pod(FIXTURES / "vms" / "one-gpu.yaml", 9177)
+    (selected,) = monitor["selector"]["matchExpressions"]
+    assert selected["key"] in pod["metadata"]["labels"]
+    (container,) = pod["spec"]["containers"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert container["ports"] == [{"name": endpoint["port"], "containerPort": 9177}]
+    (renamed,) = endpoint["relabelings"]
+    assert renamed["sourceLabels"] == ["__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", selected["key"])]
+
+
+def test_the_policy_of_vms_leaves_all_ports_open_but_that_of_the_metrics() -> None:
+    policy = read(DEPLOY / "launcher/networkpolicy.yaml")["spec"]
+    (selected,) = policy["podSelector"]["matchExpressions"]
+    assert selected["key"] in metered_pod(FIXTURES / "vms" / "one-gpu.yaml", 9177)["metadata"]["labels"]
+    for_all, for_prometheus = policy["ingress"]
+    tcp = {port for each in for_all["ports"] if each["protocol"] == "TCP" for port in _range(each)}
+    assert {*range(1, 65536)} - tcp == {each["port"] for each in for_prometheus["ports"]} == {9177}
+    assert for_prometheus["from"] == read(PLUGIN / "networkpolicy.yaml")["spec"]["ingress"][0]["from"]
+
+
+def _range(ports: dict[str, Any]) -> range:
+    return range(ports["port"], ports["endPort"] + 1)
 
 
 def test_a_plugin_that_takes_ten_minutes_to_start_is_not_started_again() -> None:

@@ -8,8 +8,9 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from tests.processes import FIXTURES, ROOT
 
@@ -29,20 +30,44 @@ def sizes(program: Program) -> dict[str, int]:
     """The bytes of the compressed layers for each architecture of the archive, which is an index of images, one for
     each that `deploy/build.sh` was called with."""
     with tarfile.open(archive(program)) as file:
-
-        def read(name: str) -> dict[str, Any]:
-            member = file.extractfile(name)
-            assert member
-            return dict(json.load(member))
-
-        def blob(descriptor: dict[str, str]) -> dict[str, Any]:
-            return read(f"blobs/{descriptor['digest'].replace(':', '/')}")
-
-        (index,) = read("index.json")["manifests"]
         return {
-            image["platform"]["architecture"]: sum(layer["size"] for layer in blob(image)["layers"])
-            for image in blob(index)["manifests"]
+            image["platform"]["architecture"]: sum(layer["size"] for layer in _document(file, image)["layers"])
+            for image in _images(file)
         }
+
+
+def times(program: Program) -> set[float]:
+    """Every time in the archive, in seconds of Unix' epoch: its own files', its images', and those of their files."""
+    with tarfile.open(archive(program)) as file:
+        found = {member.mtime for member in file}
+        for image in _images(file):
+            manifest = _document(file, image)
+            config = _document(file, manifest["config"])
+            made = [config["created"], *(step["created"] for step in config["history"])]
+            found |= {datetime.fromisoformat(text).timestamp() for text in made}
+            for layer in manifest["layers"]:
+                with tarfile.open(fileobj=_blob(file, layer)) as content:
+                    found |= {member.mtime for member in content}
+        return found
+
+
+def _images(file: tarfile.TarFile) -> list[dict[str, Any]]:
+    """The descriptors of its images' manifests."""
+    index = file.extractfile("index.json")
+    assert index
+    (images,) = json.load(index)["manifests"]
+    found: list[dict[str, Any]] = _document(file, images)["manifests"]
+    return found
+
+
+def _document(file: tarfile.TarFile, descriptor: dict[str, Any]) -> dict[str, Any]:
+    return dict(json.load(_blob(file, descriptor)))
+
+
+def _blob(file: tarfile.TarFile, descriptor: dict[str, Any]) -> IO[bytes]:
+    content = file.extractfile(f"blobs/{descriptor['digest'].replace(':', '/')}")
+    assert content
+    return content
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,14 @@ SERIES = {
         ('gpu_plugin_device{state="withheld"}', "1x60"),
     ),
     "GPUPluginAllocationRefused": ((_REFUSED, "0x20 1 2 3x40"), (_REFUSED, "0x20 1x40")),
+    "GPULauncherCardErrors": (
+        ('gpu_launcher_pci_errors_total{error="fatal"}', "7x20 8x40"),
+        ('gpu_launcher_pci_errors_total{error="correctable"}', "0+1x60"),
+    ),
+    "GPULauncherDiskError": (
+        ('gpu_launcher_vm_state{state="paused",reason="ioerror"}', "1x60"),
+        ('gpu_launcher_vm_state{state="paused",reason="user"}', "1x60"),
+    ),
     "GPUPluginBindFailed": ((_FAILED, "0x20 1x40"), (_FAILED.replace("failed", "done"), "0+1x60")),
 }
 

@@ -2,12 +2,13 @@
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
-from tests.image.container import ARCHITECTURE, VERSION, Container, Program, container_of, sizes
+from tests.image.container import ARCHITECTURE, VERSION, Container, Program, container_of, sizes, times
 from tests.processes import ROOT
 
 #: A command of each program that needs no machine, and what its output begins with.
@@ -67,11 +68,25 @@ def test_nothing_is_left_to_compile_where_nothing_can_be_written(container: Cont
     assert {re.sub(r"__pycache__/(.+)\.cpython-\d+\.pyc$", r"\1.py", path) for path in compiled} == sources
 
 
+def test_debians_modules_are_compiled_whatever_their_times(container: Container) -> None:
+    """By a hash of the source: all files have one time, and Python would compile anew what has another one."""
+    compiled = [*container.root().glob("usr/lib/python3*/**/*.pyc")]
+    assert compiled
+    assert [path for path in compiled if not path.read_bytes()[4] & 1] == []
+
+
+@pytest.mark.parametrize("program", ["plugin", "launcher"])
+def test_every_time_in_the_archive_is_that_of_debians_indices(program: Program) -> None:
+    """So that a second build has the same bytes."""
+    assert times(program) == {datetime.fromisoformat((ROOT / "deploy/debian.date").read_text().strip()).timestamp()}
+
+
 def test_it_tells_nothing_of_where_it_was_built(container: Container) -> None:
     config = json.loads(container.buildah("inspect", "--type", "container", "image"))["OCIv1"]["config"]
     assert config["Entrypoint"] == [f"gpu-{container.program}"]
-    labels = {name for name in config["Labels"] if not name.startswith("io.buildah.")}
-    assert labels == {f"org.opencontainers.image.{name}" for name in ("title", "description", "licenses")}
+    assert set(config["Labels"]) == {
+        f"org.opencontainers.image.{name}" for name in ("title", "description", "licenses")
+    }
     assert [variable.partition("=")[0] for variable in config["Env"]] == ["PATH"]
     assert [(container.root() / "etc" / name).read_text() for name in ("hostname", "resolv.conf")] == ["", ""]
 

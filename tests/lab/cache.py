@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 CACHE = Path(os.environ.get("GPU_LAB_CACHE") or Path.home() / ".cache" / "gpu-launcher-lab")
+#: The length of a key.
+_KEY = 12
 
 
 class BuildFailed(Exception):
@@ -33,7 +35,7 @@ def cached(name: str, inputs: Iterable[str | Path], make: Callable[[Path], None]
             return directory
         part = CACHE / f"{name}-part"
         shutil.rmtree(part, ignore_errors=True)
-        made = sorted(CACHE.glob(f"{name}-*"), key=lambda path: path.stat().st_mtime)
+        made = sorted(CACHE.glob(f"{name}-{'[0-9a-f]' * _KEY}"), key=lambda path: path.stat().st_mtime)
         for older in made[:-1]:
             # What is half removed must not be found under its name.
             older.rename(part)
@@ -60,7 +62,7 @@ def _key(inputs: Iterable[str | Path]) -> str:
         else:
             content = source.encode()
         digest.update(hashlib.sha256(content).digest())
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()[:_KEY]
 
 
 def command(*argv: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:

@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart() -> None:
     try:
         require_host()
+        build.kubernetes_minor()
     except LabNeeds as error:
         pytest.exit(f"the lab needs {error}", returncode=1)
 

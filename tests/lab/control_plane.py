@@ -85,6 +85,7 @@ def running_control_plane(box: Box) -> Iterator[Cluster]:
         "--requestheader-extra-headers-prefix", "X-Remote-Extra-",
         "--proxy-client-cert-file", f"{_HOME}/front.crt",
         "--proxy-client-key-file", f"{_HOME}/front.key",
+        *(f"--feature-gates={gate}={str(on).lower()}" for gate, on in build.feature_gates().items()),
     )  # fmt: skip
     cluster = Cluster(box)
     box.until("the API server is ready", lambda: cluster.kubectl("get", "--raw", "/readyz") == "ok", 120)

@@ -9,9 +9,15 @@ import pytest
 import yaml
 
 from tests.clusters import machine, node_of, slices_of
+from tests.lab import build
 from tests.lab.control_plane import Cluster
 from tests.lab.waiting import CommandFailed, Patience
 from tests.processes import FIXTURES, ROOT, finished
+
+pytestmark = pytest.mark.skipif(
+    build.kubernetes_minor() < 36,
+    reason="extended resources by DRA and MutatingAdmissionPolicy are on from Kubernetes 1.36",
+)
 
 A100 = "nvidia.com/GA100_A100_SXM4_40GB"
 _MACHINE = "hgx-a100-8-gpu"

@@ -7,13 +7,14 @@ Two cards can go, ALONE and FAR; the two behind the switch share an IOMMU group.
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pci.slices import UNHEALTHY
-from tests.lab import pods
+from tests.lab import build, pods
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, CARD, FAR, MODERN
 from tests.lab.restricted import check_restricted
@@ -26,6 +27,7 @@ CONFIG: dict[str, Any] = {"serve": "dra", **pods.CARDS}
 CHECKPOINT = "/var/lib/kubelet/plugins/gpu-launcher.dev/checkpoint.json"
 CDI = "/var/run/cdi"
 CLAIM_SAYS = "a writable claim"
+HAS_TAINTS = build.kubernetes_minor() >= 36
 
 
 def _name(slot: str) -> str:
@@ -150,16 +152,18 @@ def test_two_cards_of_one_numa_node_are_not_to_be_had_and_fit_says_so(
     assert (found["fits"], bool(found["nodes"][0]["reason"])) == (False, True)
 
 
+@pytest.mark.skipif(not HAS_TAINTS, reason="Kubernetes has taints of devices from 1.36 on")
 def test_a_card_that_is_not_whole_is_tainted_until_it_is(lab: Lab, vm: str) -> None:
-    """One that nobody has: an unbind from a device that a guest has open waits for the guest."""
-    lab.node.sh(f"echo {ALONE}.1 > /sys/bus/pci/drivers/vfio-pci/unbind")
-    try:
-        taints = [(UNHEALTHY, "is-not-whole-0000-01-00.1-audio-is-bound-to-no-driver")]
+    taints = [(UNHEALTHY, "is-not-whole-0000-01-00.1-audio-is-bound-to-no-driver")]
+    with _not_whole(lab):
         # Before that, it has lost a device node.
         lab.until("the card is tainted", lambda: _taints(lab, ALONE) == taints, 60)
-    finally:
-        lab.node.sh(f"echo {ALONE}.1 > /sys/bus/pci/drivers_probe")
-    lab.until("the card is well", lambda: _is_well(lab, ALONE), 60)
+
+
+@pytest.mark.skipif(HAS_TAINTS, reason="Kubernetes has taints of devices from 1.36 on")
+def test_a_card_that_is_not_whole_is_left_out_until_it_is(lab: Lab, vm: str) -> None:
+    with _not_whole(lab):
+        lab.until("the card is left out", lambda: _name(ALONE) not in _published(lab), 60)
 
 
 def test_the_vm_lives_on_while_plugin_and_kubelet_start_again(lab: Lab, vm: str, plugin: str) -> None:
@@ -216,6 +220,18 @@ def test_bound_when_claimed_there_and_back(lab: Lab, plugin: str, uuids: dict[st
         assert "vfio-pci" not in lab.drivers(FAR)
     lab.until("the host has it again", lambda: lab.drivers(ALONE) == own, 150)
     lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
+
+
+@contextmanager
+def _not_whole(lab: Lab) -> Iterator[None]:
+    """A card that nobody has is not whole in the block, and well again after it. An unbind from a device that a guest
+    has open would wait for the guest."""
+    lab.node.sh(f"echo {ALONE}.1 > /sys/bus/pci/drivers/vfio-pci/unbind")
+    try:
+        yield
+    finally:
+        lab.node.sh(f"echo {ALONE}.1 > /sys/bus/pci/drivers_probe")
+    lab.until("the card is well", lambda: _is_well(lab, ALONE), 60)
 
 
 def _published(lab: Lab) -> dict[str, Any]:

@@ -25,7 +25,9 @@ ONE, OTHER, THIRD = "0000:01:00.0", "0000:e1:00.0", "0000:86:00.0"
 TWO = f"{OTHER},{ONE}"
 
 
-def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allocated: str) -> Explanation:
+def explained(
+    vm: str, environ: dict[str, str], host: Host | None = None, *, is_confidential: bool = False, **allocated: str
+) -> Explanation:
     """A manifest of fixtures/vms; `allocated` has the address that DRA gave for each request of the claim gpus."""
     vmi = read_manifest(FIXTURES / "vms" / f"{vm}.yaml")
     given: dict[Allocated, DeviceID] = {
@@ -35,7 +37,15 @@ def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allo
     cards = whole_cards(claims, left_over, host)
     seated = layout(cards)
     left = not_passed_on(left_over, cards)
-    return explanation(cards, seated, located_cards(seated, host), left, host, decode_partitions(environ))
+    return explanation(
+        cards,
+        seated,
+        located_cards(seated, host),
+        left,
+        host,
+        decode_partitions(environ),
+        is_confidential=is_confidential,
+    )
 
 
 def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machine: Machine) -> None:
@@ -49,6 +59,8 @@ def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machin
         "          0000:01:00.1  audio  0000:02:00.1  11     0\n"
         "gpu gpu1, gpu gpu2: from nvidia.com/GA102_GEFORCE_RTX_3090, by\n"
         "  PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090\n"
+        "VFIO: by groups; IOMMUFD needs libvirt 12.2 and a kernel that has it, which Debian's have not, and\n"
+        "  with it cards reach each other only from Linux 6.19 and QEMU 11 on\n"
         "\n"
         "HOST  gpu1  gpu2\n"
         "gpu1  X     SYS\n"
@@ -93,6 +105,7 @@ def test_the_json_has_these_keys() -> None:
                 "passed": [{"host": "0000:01:00.0", "is": None, "guest": "0000:01:00.0"}],
             }
         ],
+        "vfio": {"by": "groups", "why": WHY},
         "distances": [],
         "partitions": [],
         "leftOver": [{"variable": VGPU_VARIABLE, "devices": [VGPU]}],
@@ -116,6 +129,19 @@ def test_how_long_the_memory_takes_is_told_where_the_nodes_pages_are_known(
         "threads": 4,
         "seconds": 0.5,
     }
+
+
+WHY = (
+    "IOMMUFD needs libvirt 12.2 and a kernel that has it, which Debian's have not, and with it cards reach each other "
+    "only from Linux 6.19 and QEMU 11 on"
+)
+
+
+def test_groups_are_chosen_and_a_confidential_guest_is_said_to_need_the_other() -> None:
+    assert not any("iommufd" in domain.read_text() for domain in (FIXTURES / "domains").glob("*.xml"))
+    found = explained("one-gpu", {RTX_2060_VARIABLE: ONE}, is_confidential=True)
+    confidential = "A confidential guest with cards needs IOMMUFD: whether this one starts was not tried"
+    assert found["vfio"] == {"by": "groups", "why": f"{WHY}. {confidential}"}
 
 
 def test_the_distance_of_two_cards_is_in_the_json_for_host_and_guest(machine: Machine) -> None:

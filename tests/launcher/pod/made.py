@@ -37,6 +37,12 @@ def container_of(vm: Path, block: frozenset[str] = frozenset(), confinement: Con
     return container
 
 
+def metered_pod(vm: Path, metrics: int) -> Any:
+    """The pod that serves metrics on this port."""
+    *_, pod = objects(read_given(vm), image=IMAGE, block=frozenset(), node_devices=NODE_DEVICES, metrics=metrics)
+    return pod
+
+
 def more_than_allowed(pod: Any) -> list[str]:
     """What no pod may have: a mount below another one that can be written to, and a capability that docs/pod.md does
     not name. /var/run is /run in the image."""

@@ -10,6 +10,7 @@ from tests.processes import ROOT
 # A worker that cannot reach the libvirt of its plan.
 _PROGRAM = """
 import os, signal
+from contextlib import nullcontext
 from dataclasses import fields
 from launcher.runtime.supervise import grace_in
 from launcher.runtime.plan import RunPlan, plan_in
@@ -22,7 +23,7 @@ def make():
     print(grace_in(place), plan_in(place), flush=True)
     {body}
 try:
-    print(work(make, place, "none:///", None, to_its_end=False))
+    print(work(make, place, "none:///", lambda plan, vm: nullcontext(), to_its_end=False))
 except ProgramError as error:
     print(error)
 plan = plan_in(place)

@@ -15,6 +15,7 @@ from launcher.domain import socket_directory
 from launcher.facts import Facts
 from tests.conftest import Command, Machine
 from tests.launcher.vms import DEBIAN_12, RTX_2060_VARIABLE, read_manifest, vmi_text, write_vmi
+from tests.plugin.daemon import fetch, free_port
 from tests.processes import FIXTURES, ROOT, running
 
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
@@ -192,3 +193,21 @@ def test_passt_listens_on_the_guests_ports_and_ends_with_the_guest(short_dir: Pa
         socket.create_connection(("127.0.0.1", port))
     left = [path for path in (short_dir / "run").rglob("*passt*") if not path.is_dir()]
     assert left == []
+
+
+def test_its_metrics_are_served_until_it_ends_on_a_port_that_is_not_the_guests(
+    gpu_launcher: Command, tmp_path: Path
+) -> None:
+    vm, port = write_vmi(tmp_path / "vm.yaml"), free_port()
+    with running("gpu-launcher", "run", vm, "--connect", "test:///default", f"--metrics=127.0.0.1:{port}") as run:
+        run.wait_for_line("default_vm is running")
+        assert fetch(port, "/metrics")[1].count('gpu_launcher_vm_state{phase="running",state="running"') == 1
+        run.send(signal.SIGTERM)
+        assert run.end() == 0
+    assert fetch(port, "/metrics") == (0, "")
+    network = "interfaces: [{name: a, masquerade: {}, ports: [{port: 8080}]}]"
+    forwards = vm.read_text().replace("autoattachPodInterface: false", network)
+    vm.write_text(f"{forwards}  networks: [{{name: a, pod: {{}}}}]\n")
+    result = gpu_launcher("run", vm, "--connect", "test:///default", "--metrics=8080")
+    refused = "--metrics 8080: the pod's port is forwarded to the guest's, of interface 'a'; name another port"
+    assert (refused in result.stderr, result.returncode) == (True, 2)

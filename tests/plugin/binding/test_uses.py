@@ -1,6 +1,9 @@
 """Who uses a function. Every test adds one thing to a desktop whose card nobody uses."""
 
 import os
+import subprocess
+import sys as python
+import time
 from pathlib import Path
 
 import pytest
@@ -217,6 +220,40 @@ def test_a_process_that_ends_meanwhile_is_none(tmp_path: Path) -> None:
     process(tmp_path / "proc", 7, "bash")
     (tmp_path / "proc/8").mkdir()
     assert read_processes(tmp_path / "proc").unseen is None
+
+
+def test_a_zombie_has_nothing_and_keeps_nobody_from_binding(tmp_path: Path) -> None:
+    """The kernel answers EINVAL for its mounts, and `bind` refused for as long as it was there."""
+    with subprocess.Popen(["/bin/true"]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        (tmp_path / str(child.pid)).symlink_to(f"/proc/{child.pid}")
+        assert read_processes(tmp_path) == Processes({}, {}, frozenset(), {}, None)
+
+
+_FIRST_THREAD_ENDS = """
+import ctypes, threading
+file = open("/dev/full", "wb")
+threading.Thread(target=input).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_has_what_the_others_have_open(tmp_path: Path) -> None:
+    """It looks like a zombie, whose own directory shows no file."""
+    command = [python.executable, "-c", _FIRST_THREAD_ENDS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
+        (tmp_path / str(child.pid)).symlink_to(f"/proc/{child.pid}")
+        stat = Path(f"/proc/{child.pid}/stat")
+        deadline = time.monotonic() + 30
+        while ") Z " not in stat.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        processes = read_processes(tmp_path)
+        child.kill()
+    full = number_of(Path("/dev/full"))
+    assert full is not None
+    assert (len(processes.openers[full]), processes.unseen) == (1, None)
+    assert processes.mounts
 
 
 def test_the_real_proc_can_be_read() -> None:

@@ -56,7 +56,7 @@ def test_an_address_is_taken_as_nvidia_smi_writes_it() -> None:
 
 def test_the_schema_has_every_key_and_takes_no_other() -> None:
     found = schema()
-    keys = {"offer", "groups", "prefer", "node_devices", "noiommu", "serve", "bind", "whole", "fabric"}
+    keys = {"offer", "groups", "deadly_resets", "prefer", "node_devices", "noiommu", "serve", "bind", "whole", "fabric"}
     assert set(found["properties"]) == keys
     assert found["additionalProperties"] is False
     assert found["$defs"]["Rule"]["additionalProperties"] is False
@@ -76,8 +76,17 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
     [
         ("offer: [", "is not YAML"),
         ("[]", "found []; expected a mapping: gpu-plugin config schema prints"),
+        ("deadly_resets: hide", "deadly_resets: found 'hide'; expected one of offer, withhold"),
+        (
+            "offer: [{vendor: '10de', prefix: a.b, reset_method: slot}]",
+            "offer.0: found reset_method 'slot'; expected any of device_specific, acpi, flr",
+        ),
+        (
+            "offer: [{vendor: '10de', prefix: a.b, d3cold_allowed: never}]",
+            "offer.0.d3cold_allowed: found 'never'; expected",
+        ),
         ("ofer: []", "ofer: is no word of the config; did you mean offer?"),
-        ("x: 1", "x: is no word of the config; expected one of offer, groups, prefer, node_devices, noiommu"),
+        ("x: 1", "x: is no word of the config; expected one of offer, groups, deadly_resets, prefer, node_devices"),
         ("groups: togeter", "groups: found 'togeter'; did you mean together?"),
         ("node_devices: {vhost_net: 1}", "node_devices.vhost_net: is no word of the config; did you mean vhost-net?"),
         ("offer: [{vendr: '10de', withhold: true}]", "offer.0.vendr: is no word of the config; did you mean vendor?"),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plugin.device_plugin.http import MOST_CONNECTIONS, SECONDS_FOR_ALL
 from plugin.device_plugin.monitoring import LIVE, READY
+from program.http import MOST_CONNECTIONS, SECONDS_FOR_ALL
 from tests.conftest import Machine
 from tests.kernel import bind
 from tests.kubelet import Kubelet, running_kubelet
@@ -102,7 +102,7 @@ def test_silent_connections_take_no_thread_and_keep_nobody_out(
             with silent_connections(port, 110):
                 # The newest is served: a question goes ahead of all who are silent.
                 assert status(port, PATHS[option]) == 200, number
-                assert threads(plugin) == before[0]
+                assert threads(plugin) <= before[0]  # one may have ended
                 # One more is being accepted, and a look has a pipe and a page.
                 assert descriptors(plugin) <= before[1] + MOST_CONNECTIONS + 1 + 3
         assert kubelet.healthy(RTX_3090) == BOTH

@@ -7,7 +7,7 @@ keep nobody out.
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -30,26 +30,22 @@ class Answer:
     media_type: str = "text/plain; charset=utf-8"
 
 
-#: The function that makes each page, by path; it has to be quick, and must not fail.
-Pages: TypeAlias = Mapping[str, Callable[[], Answer]]
+#: The function that makes each page, by path. It must not fail, and has to be quick if it is not asynchronous.
+Pages: TypeAlias = Mapping[str, Callable[[], Answer | Awaitable[Answer]]]
 
 
 @contextlib.asynccontextmanager
-async def serving(address: str | None, port: int, pages: Pages) -> AsyncIterator[None]:
-    """Serve these pages on an IP address, None for every one, until the block ends; OSError if it cannot listen."""
-    dual = address is None and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual or (address is not None and ":" in address) else socket.AF_INET
-    with socket.create_server((address or "", port), family=family, dualstack_ipv6=dual) as listening:
-        listening.setblocking(False)
-        accepting = asyncio.create_task(_accept(listening, pages))
-        try:
-            yield
-        finally:
-            accepting.cancel()
-            await asyncio.wait([accepting])
+async def serving(listener: socket.socket, pages: Pages) -> AsyncIterator[None]:
+    """Serve these pages to those who connect to a socket that listens and does not block, until the block ends."""
+    accepting = asyncio.create_task(_accept(listener, pages))
+    try:
+        yield
+    finally:
+        accepting.cancel()
+        await asyncio.wait([accepting])
 
 
-async def _accept(listening: socket.socket, pages: Pages) -> None:
+async def _accept(listener: socket.socket, pages: Pages) -> None:
     """Serve each connection in a task of its own."""
     # Not asyncio's server: it accepts a hundred before it hands over one.
     loop = asyncio.get_running_loop()
@@ -57,7 +53,7 @@ async def _accept(listening: socket.socket, pages: Pages) -> None:
     try:
         while True:
             try:
-                connection, _ = await loop.sock_accept(listening)
+                connection, _ = await loop.sock_accept(listener)
             except OSError:  # it has gone already, or there are no descriptors left
                 await asyncio.sleep(_PAUSE)
                 continue
@@ -90,7 +86,7 @@ async def _exchange(connection: socket.socket, pages: Pages) -> None:
             http.receive_data(await loop.sock_recv(connection, _LONGEST_HEAD))
         if not isinstance(event, h11.Request):
             return  # it has closed without a question
-        answer, with_text = _answer(event, pages), event.method != b"HEAD"
+        answer, with_text = await _answer(event, pages), event.method != b"HEAD"
     except h11.RemoteProtocolError as error:
         answer = Answer(error.error_status_hint, b"expected an HTTP request\n")
     headers = [
@@ -104,11 +100,12 @@ async def _exchange(connection: socket.socket, pages: Pages) -> None:
     await loop.sock_sendall(connection, message)
 
 
-def _answer(request: h11.Request, pages: Pages) -> Answer:
+async def _answer(request: h11.Request, pages: Pages) -> Answer:
     path = request.target.partition(b"?")[0].decode("ascii")
     page = pages.get(path)
     if page is None:
         return Answer(404, f"expected one of {', '.join(pages)}\n".encode())
     if request.method not in (b"GET", b"HEAD"):
         return Answer(405, b"expected GET\n")
-    return page()
+    answer = page()
+    return answer if isinstance(answer, Answer) else await answer

@@ -1,0 +1,1 @@
+"""The metrics of a VM's pod, for Prometheus."""

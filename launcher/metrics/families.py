@@ -1,0 +1,99 @@
+"""The metrics, from what libvirt and the kernel tell."""
+
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from launcher.metrics.domain import Domain, Names
+from launcher.metrics.pod import Pod
+from launcher.metrics.text import Family, Sample
+from launcher.runtime.vm import Phase
+
+_NANOSECOND = 1e-9
+
+
+class _Counter(NamedTuple):
+    """A metric of each disk or network card: its name, libvirt's, what it is, and the unit of libvirt's number."""
+
+    name: str
+    statistic: str
+    what: str
+    unit: float = 1
+
+
+_DISK = (
+    _Counter("disk_read_bytes", "rd.bytes", "Bytes that the guest has read."),
+    _Counter("disk_reads", "rd.reqs", "Reads of the guest's that are done."),
+    _Counter("disk_read_seconds", "rd.times", "How long these reads took, all together.", _NANOSECOND),
+    _Counter("disk_written_bytes", "wr.bytes", "Bytes that the guest has written."),
+    _Counter("disk_writes", "wr.reqs", "Writes of the guest's that are done."),
+    _Counter("disk_write_seconds", "wr.times", "How long these writes took, all together.", _NANOSECOND),
+)
+_NETWORK = tuple(
+    _Counter(f"network_{verb}_{unit}", f"{way}.{statistic}", f"{what} that the guest has {verb}{more}.")
+    for verb, way in (("received", "rx"), ("sent", "tx"))
+    for unit, statistic, what, more in (
+        ("bytes", "bytes", "Bytes", ""),
+        ("packets", "pkts", "Packets", ""),
+        ("errors", "errs", "Packets", " with an error"),
+        ("dropped", "drop", "Packets", ", and that were dropped"),
+    )
+)
+
+
+def families(phase: Phase, domain: Domain | None, pod: Pod, names: Names) -> Iterator[Family]:
+    """Yield the metrics. `domain` is None if libvirt is not asked yet, or does not answer."""
+    yield _gauge("build_info", "1, with the version of gpu-launcher.", Sample(1, {"version": version("gpu-launcher")}))
+    state, reason = ("", "") if domain is None else (domain.state.state, domain.state.reason)
+    what = "1, with the VM's phase, and libvirt's state of it and the reason for that; both empty if it tells none."
+    yield _gauge("vm_state", what, Sample(1, {"phase": phase.value, "state": state, "reason": reason}))
+    if phase in (Phase.RUNNING, Phase.STOPPING):
+        yield _gauge("sees_libvirt", "1 while libvirt answers; what it tells is missing otherwise.", domain is not None)
+    if domain is not None:
+        yield from _of_domain(domain, names)
+    resident = [Sample(size, {"process": name}) for name, size in pod.resident.items()]
+    if domain is not None and "balloon.rss" in domain.statistics:
+        resident.append(Sample(domain.statistics["balloon.rss"] << 10, {"process": "qemu"}))
+    yield _gauge("resident_memory_bytes", "Memory of a process; of qemu with what it has of the guest's.", *resident)
+    if pod.container is not None:
+        yield _gauge("container_memory_bytes", "Memory that counts for the container's limit.", pod.container)
+    errors = [
+        # Not severity: that is the label by which alerts are routed.
+        Sample(number, {"device": str(function), "error": kind})
+        for function, counted in pod.errors.items()
+        for kind, number in counted._asdict().items()
+    ]
+    what = "Errors on PCI Express (AER) of each function that the guest has, since its kernel has found it."
+    yield _counter("pci_errors", what, *errors)
+
+
+def _of_domain(domain: Domain, names: Names) -> Iterator[Family]:
+    numbers = domain.statistics
+    if domain.agent is not None:
+        yield _gauge("guest_agent_connected", "1 while the guest's agent has its channel open.", domain.agent)
+    vcpus = [
+        Sample(numbers[time] * _NANOSECOND, {"vcpu": str(vcpu)})
+        for vcpu in range(numbers.get("vcpu.maximum", 0))
+        if (time := f"vcpu.{vcpu}.time") in numbers
+    ]
+    yield _counter("vcpu_seconds", "How long each virtual CPU has run.", *vcpus)
+    for group, label, counters in (("block", "disk", _DISK), ("net", "interface", _NETWORK)):
+        for each in counters:
+            yield _counter(each.name, each.what, *_samples(numbers, group, label, each, names))
+
+
+def _samples(numbers: Mapping[str, Any], group: str, label: str, counter: _Counter, names: Names) -> Iterator[Sample]:
+    for index in range(numbers.get(f"{group}.count", 0)):
+        target, number = (numbers.get(f"{group}.{index}.{key}") for key in ("name", counter.statistic))
+        if target is not None and number is not None:
+            value = number if counter.unit == 1 else number * counter.unit
+            yield Sample(value, {label: names.targets.get(target, target)})
+
+
+def _gauge(name: str, what: str, *values: Sample | float) -> Family:
+    samples = tuple(each if isinstance(each, Sample) else Sample(int(each)) for each in values)
+    return Family(f"gpu_launcher_{name}", "gauge", what, samples)
+
+
+def _counter(name: str, what: str, *samples: Sample) -> Family:
+    return Family(f"gpu_launcher_{name}_total", "counter", what, samples)

@@ -1,0 +1,81 @@
+"""The page of metrics, at /metrics. libvirt is asked in a thread, with a deadline, and never twice at once."""
+
+import asyncio
+import socket
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from launcher.metrics.domain import Domain, asked, names_in
+from launcher.metrics.families import families
+from launcher.metrics.pod import seen
+from launcher.metrics.text import MEDIA_TYPE, text_of
+from launcher.runtime.vm import VM, Phase
+from program.errors import Refusal
+from program.http import Answer, serving
+
+_PATIENCE = 3.0  # seconds for libvirt to answer: less than a connection and Prometheus have
+_SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
+
+
+async def serve(listener: socket.socket, end: int, vm: VM, xml: str, sys: Path, proc: Path = Path("/proc")) -> None:
+    """Serve the metrics of a VM until the eventfd `end` is written to. `xml` is its domain, `sys` and `proc` stand for
+    /sys and /proc."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(end, ended.set)
+    page = _Page(vm, xml, sys, proc)
+    async with serving(listener, {"/metrics": page.answer}):
+        await ended.wait()
+
+
+class _Page:
+    """Makes the page. Whoever asks while it is made waits for the same one."""
+
+    def __init__(self, vm: VM, xml: str, sys: Path, proc: Path) -> None:
+        self._vm, self._names, self._sys, self._proc = vm, names_in(xml), sys, proc
+        self._clock = asyncio.get_running_loop().time
+        self._made, self._since = asyncio.create_task(self._make()), self._clock()
+        self._asked: asyncio.Future[Domain | None] | None = None
+
+    async def answer(self) -> Answer:
+        if self._made.done() and self._clock() - self._since > _SCRAPES_APART:
+            self._made, self._since = asyncio.create_task(self._make()), self._clock()
+        return Answer(200, await asyncio.shield(self._made), MEDIA_TYPE)
+
+    async def _make(self) -> bytes:
+        phase = self._vm.phase
+        # While libvirt starts a domain, which takes minutes with VFIO, it answers nobody.
+        domain = await self._domain() if phase in (Phase.RUNNING, Phase.STOPPING) else None
+        pod = seen(self._sys, self._proc, self._names.pci)
+        return text_of(families(phase, domain, pod, self._names)).encode()
+
+    async def _domain(self) -> Domain | None:
+        """Return what libvirt tells; None if it does not in time. The next call waits for the same answer then."""
+        if self._asked is None:
+            self._asked = _in_a_thread(self._vm)
+        await asyncio.wait([self._asked], timeout=_PATIENCE)
+        if not self._asked.done():
+            return None
+        told, self._asked = self._asked.result(), None
+        return told
+
+
+def _in_a_thread(vm: VM) -> asyncio.Future[Domain | None]:
+    """Ask libvirt in a daemon, which keeps no process from ending. None if it refuses, or there can be no thread."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Domain | None] = loop.create_future()
+
+    def ask() -> None:
+        told = None
+        try:
+            with suppress(Refusal):  # the domain is gone
+                told = asked(vm.domain())
+        finally:
+            with suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(answer.set_result, told)
+
+    try:
+        threading.Thread(target=ask, name="metrics' question", daemon=True).start()
+    except RuntimeError:
+        answer.set_result(None)
+    return answer
