@@ -88,6 +88,16 @@ class Link:
     max_lanes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PeerToPeer:
+    """What a function's config space says of requests from one device to another: `acs`, the control register of a
+    port's Access Control Services; `ats`, whether an endpoint's Address Translation Services are on. None without the
+    capability."""
+
+    acs: int | None
+    ats: bool | None
+
+
 class Errors(NamedTuple):
     """How many errors of a function the kernel counted by AER. After a nonfatal one a transaction was lost, after a
     fatal one the link is not reliable any more."""

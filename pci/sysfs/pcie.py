@@ -1,16 +1,17 @@
 """Reads what PCI Express says of one function: its link, its counters of errors (AER), its resets, its power state.
 
 The files are those of the kernel's Documentation/ABI/testing/sysfs-bus-pci and sysfs-bus-pci-devices-aer. Nothing here
-wakes a sleeping function, and every file can be read without rights.
+wakes a sleeping function, and every file but `config` can be read without rights.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.host import Errors, Link
-from pci.sysfs.attribute import DEVICES, CannotLook, Unreadable, number, text
+from pci.host import Errors, Link, PeerToPeer
+from pci.sysfs.attribute import DEVICES, CannotLook, Unreadable, content, number, text, unreadable
 
 #: Each counter's file, and the name of the total in it.
 _ERRORS = {
@@ -30,6 +31,9 @@ PCIE = (
     *_ERRORS,
 )
 
+_CONFIG_SPACE, _EXTENDED = 4096, 0x100
+_ACS, _ATS, _ATS_ENABLE = 0x000D, 0x000F, 0x8000  # include/uapi/linux/pci_regs.h
+_WORD, _DOUBLE_WORD = struct.Struct("<H"), struct.Struct("<I")
 _UNKNOWN_WIDTHS = (0, 255)  # of a link that is down; where nothing answers
 
 
@@ -86,6 +90,39 @@ def read_link(sys: Path, address: PCIAddress) -> Link | None:
     lanes, most_lanes = (_lanes(sys, f"{DEVICES}/{address}/{which}_link_width") for which in ("current", "max"))
     link = Link(speed=speed, lanes=lanes, max_speed=most, max_lanes=most_lanes)
     return None if link == Link(None, None, None, None) else link
+
+
+def read_peer_to_peer(sys: Path, address: PCIAddress) -> PeerToPeer | None:
+    """Read ACS and ATS from a function's config space; None for a function that sleeps, and where only the first 64
+    bytes can be read: the kernel shows the rest to CAP_SYS_ADMIN alone (pci_read_config in drivers/pci/pci-sysfs.c)."""
+    if read_power_state(sys, address) not in (None, "D0"):
+        return None
+    path = f"{DEVICES}/{address}/config"
+    try:
+        config = content(sys, path, _CONFIG_SPACE)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if len(config) <= _EXTENDED:
+        return None
+    acs = ats = None
+    for capability, at in _extended_capabilities(config):
+        if capability == _ACS:
+            (acs,) = _WORD.unpack_from(config, at + 6)
+        elif capability == _ATS:
+            ats = bool(_WORD.unpack_from(config, at + 6)[0] & _ATS_ENABLE)
+    return PeerToPeer(acs, ats)
+
+
+def _extended_capabilities(config: bytes) -> Iterator[tuple[int, int]]:
+    """Yield each extended capability and where it is (PCI Express Base Specification, 7.6.3); each place once."""
+    at, seen = _EXTENDED, set[int]()
+    while _EXTENDED <= at <= len(config) - 8 and at not in seen:
+        seen.add(at)
+        (header,) = _DOUBLE_WORD.unpack_from(config, at)
+        yield header & 0xFFFF, at
+        at = header >> 20 & 0xFFC
 
 
 def _total(sys: Path, path: str, name: str) -> int | None:

@@ -24,6 +24,7 @@ class Check(StrEnum):
     MEMLOCK = "memlock"
     HUGE_PAGES = "huge-pages"
     FABRIC = "fabric"
+    PEER_TO_PEER = "peer-to-peer"
 
     VIABILITY = "viability"
     BOOT_VGA = "boot-vga"

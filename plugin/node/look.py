@@ -10,6 +10,7 @@ from pci.host import Function
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import read_host
+from pci.sysfs.pcie import read_peer_to_peer
 from pci.sysfs.platform import read_platform
 from pci.vendors import NVIDIA
 from plugin.binding.nvml import Identities, read_identities
@@ -24,7 +25,7 @@ from plugin.fabric.board import Board, ids_of
 from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus
-from plugin.node.snapshot import Closely, Snapshot
+from plugin.node.snapshot import Closely, Snapshot, peers_of
 from program.errors import Refusal
 
 #: Calls a function with a tree like /sys and more arguments in another process, since the kernel may not answer.
@@ -114,7 +115,7 @@ async def look_at_all(
         sees_pods=assignments is not None,
         claimed=claims(),
         partitions=partitions,
-        closely=await ask(_closely, places.sys, places.proc, inventory),
+        closely=await ask(_closely, places.sys, places.proc, inventory, peers_of(snapshot.host, inventory)),
     )
 
 
@@ -127,7 +128,7 @@ async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Fa
     return FabricStatus(Board(table, ids_of(inventory, read_module_ids(settings, state)), settings.version), book)
 
 
-def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:
+def _closely(sys: Path, proc: Path | None, inventory: Inventory, peers: tuple[Function, ...]) -> Closely:
     details = {}
     faults = []
     for function in (function for device in inventory.devices for function in device.functions):
@@ -135,4 +136,12 @@ def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:
             details[function.address] = read_details(sys, function.address)
         except Unreadable as unreadable:
             faults.append(unreadable.fault)
-    return Closely(platform=read_platform(sys, proc), details=details, faults=tuple(faults))
+    paths = {}
+    for address in dict.fromkeys(address for peer in peers for address in (*peer.bridges, peer.address)):
+        try:
+            if (path := read_peer_to_peer(sys, address)) is not None:
+                paths[address] = path
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+    platform = read_platform(sys, proc)
+    return Closely(platform=platform, details=details, peer_to_peer=paths, faults=tuple(faults))

@@ -6,8 +6,8 @@ from enum import StrEnum
 from functools import cached_property
 
 from pci.address import PCIAddress
-from pci.functions import is_gpu, what
-from pci.host import Details, Fault, Host, Platform
+from pci.functions import is_gpu, is_integrated_gpu, what
+from pci.host import Details, Fault, Function, Host, PeerToPeer, Platform
 from pci.viability import Hindrance
 from plugin.binding.nvml import UNKNOWN, Identities, Identity
 from plugin.cards.config import Config, Fabric, Serve
@@ -18,6 +18,8 @@ from plugin.fabric.board import Board, gpus
 from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.status import FabricStatus
 from plugin.node.error_counts import ErrorCounts
+
+_NETWORK = 0x02  # the base class
 
 
 class State(StrEnum):
@@ -33,10 +35,12 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closely:
     """Parts that only commands look at: the platform, and `details` of each function of a device, with the `faults` of
-    those that could not be read."""
+    those that could not be read; `peer_to_peer` of GPUs, network cards and the bridges above them, where it can be
+    read."""
 
     platform: Platform = field(default_factory=Platform)
     details: Mapping[PCIAddress, Details] = field(default_factory=dict)
+    peer_to_peer: Mapping[PCIAddress, PeerToPeer] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
 
@@ -214,3 +218,21 @@ class Snapshot:
         if claim is not None and not by_dra:
             return Hindrance(f"is prepared for the ResourceClaim {claim}", "it is free when the pods of that claim end")
         return None
+
+
+def peers_of(host: Host, inventory: Inventory) -> tuple[Function, ...]:
+    """Return the functions between which data may go without the processor: GPUs that have a resource, without the
+    processor's own, and network cards below a switch with one of those; no virtual functions. Ascending."""
+    gpus = [
+        device.lead
+        for device in inventory.devices
+        if device.resource is not None and device.mdev is None and is_gpu(device.lead) and not device.lead.is_virtual
+        if not is_integrated_gpu(host, device.lead)
+    ]
+    switches = {gpu.bridges[:2] for gpu in gpus if len(gpu.bridges) > 2}
+    cards = [
+        function
+        for function in host.functions.values()
+        if function.pci_class >> 16 == _NETWORK and not function.is_virtual and function.bridges[:2] in switches
+    ]
+    return tuple(sorted((*gpus, *cards), key=lambda function: function.address))
