@@ -27,7 +27,7 @@ def test_a_vm_with_a_probe_for_life_alone_is_ready_as_others_are(tmp_path: Path)
 
 def test_a_start_of_an_hour_is_no_failure_of_the_probe_for_life(tmp_path: Path) -> None:
     """And a VM without one has nothing in its pod that could end it."""
-    vm = written_vm(tmp_path / "vm.yaml", spec="  livenessProbe: {tcpSocket: {port: 22}}\n")
+    vm = written_vm(tmp_path / "vm.yaml", spec="  livenessProbe: {guestAgentPing: {}}\n")
     container = container_of(vm)
     startup = container["startupProbe"]
     assert startup["exec"] == container["readinessProbe"]["exec"]
