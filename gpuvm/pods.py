@@ -129,6 +129,14 @@ def config_map_of(each: Mapping[str, Any]) -> str | None:
     return next((one["configMap"]["name"] for one in volumes if one.get("name") == MANIFEST_VOLUME), None)
 
 
+def claim_names_of(pod: ClusterObject) -> list[str]:
+    """Return the names of the pod's ResourceClaims that there are, or are to be."""
+    status = pod.get("status", {})
+    made = [*(status.get("resourceClaimStatuses") or ()), status.get("extendedResourceClaimStatus") or {}]
+    names = (each.get("resourceClaimName") for each in (*(pod["spec"].get("resourceClaims") or ()), *made))
+    return sorted({str(name) for name in names if name})
+
+
 def spec_of(each: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the pod's spec of a pod, or of a controller."""
     spec: Mapping[str, Any] = each.get("spec", {})

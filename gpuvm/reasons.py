@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpuvm.kubectl import ClusterObject
 from gpuvm.pods import condition, has_ended, is_stopped, status_of
-from program.problem import Problem
+from program.problem import Problem, listed
 
 
 class _Reason(NamedTuple):
@@ -19,6 +19,8 @@ class _Reason(NamedTuple):
     wrong: str
     fix: str
 
+
+_LOG_OF_DRIVER = "`kubectl logs -n kube-system -l app.kubernetes.io/name=gpu-plugin`"
 
 #: What the scheduler says before it looks at nodes.
 _BEFORE_NODES = (
@@ -114,7 +116,7 @@ _KUBELET = (
     _Reason(
         r"FailedPrepareDynamicResources",
         "the DRA driver cannot prepare its claim",
-        "the driver's log on the node says more: `kubectl logs -n kube-system -l app.kubernetes.io/name=gpu-plugin`",
+        f"the driver's log on the node says more: {_LOG_OF_DRIVER}",
     ),
     _Reason(
         r"FailedAttachVolume|FailedMount|FailedMapVolume",
@@ -180,16 +182,27 @@ _CODES = {
     15: "a virtiofsd has ended, and the guest lost that volume",
     16: "the VM was asked to end before its guest had",
 }
+_MOST_DEVICES = 3  # that are named
+#: The scheduler's bindingTimeout is 10 minutes by default.
+_WAIT = f"wait: after 10 minutes it takes other cards, and the driver's log says more: {_LOG_OF_DRIVER}"
 _LAST_LINE = "docs/exit-codes.md has the codes, docs/troubleshooting.md the lines"
 
 
 def answer(
-    pod: ClusterObject, events: Sequence[ClusterObject], last_line: str, of_nodes: tuple[str, str] | None = None
+    pod: ClusterObject,
+    events: Sequence[ClusterObject],
+    last_line: str,
+    of_nodes: tuple[str, str] | None = None,
+    claims: Sequence[ClusterObject] = (),
 ) -> Problem:
     """Return why the VM of a pod is as it is. `events` are the pod's, the oldest first. `of_nodes`: why no node takes
-    the pod, and what to do, if that `is_for_nodes` and is known better than the scheduler says it."""
+    the pod, and what to do, if that `is_for_nodes` and is known better than the scheduler says it. `claims`: those of a
+    pod without a node, for which the scheduler may wait."""
     name = _name(pod)
     phase = str(pod.get("status", {}).get("phase", "Unknown"))
+    if "deletionTimestamp" not in pod["metadata"] and (not_ready := _of_claims(claims)) is not None:
+        wrong, fix = not_ready
+        return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
     if of_nodes is not None:
         wrong, fix = of_nodes
         return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
@@ -282,8 +295,40 @@ def _unscheduled(pod: ClusterObject, events: Sequence[ClusterObject], last_line:
             "read the scheduler's words",
         )
         return f"{wrong}{_quoted(message.partition(' preemption: ')[0])}", fix
+    for event in events:
+        if event.get("reason") == "BindingConditionsPending":  # who sees it may not see the claims
+            return f"its cards are made ready for it{_quoted(event.get('message'))}", _WAIT
     scheduler = pod.get("spec", {}).get("schedulerName", "default-scheduler")
     return f"no scheduler has looked at it ({scheduler})", "see whether a scheduler of that name runs, and its log"
+
+
+def _of_claims(claims: Sequence[ClusterObject]) -> _Found:
+    """Return which allocated devices the scheduler waits for, or could not have, by their binding conditions
+    (KEP-5007): all of them have to be true before it binds the pod, and no failure."""
+    failed: dict[str, object] = {}
+    awaited: dict[str, object] = {}
+    for claim in claims:
+        status = claim.get("status", {})
+        told = {_device(each): each.get("conditions") or () for each in status.get("devices") or ()}
+        for result in (status.get("allocation") or {}).get("devices", {}).get("results", ()):
+            said = {each["type"]: each.get("message") for each in told.get(_device(result), ())}
+            true = {each["type"] for each in told.get(_device(result), ()) if each.get("status") == "True"}
+            name = f"{result['device']} of {result['pool']}"
+            if failures := true & {*(result.get("bindingFailureConditions") or ())}:
+                failed[name] = said[min(failures)]
+            elif missing := {*(result.get("bindingConditions") or ())} - true:
+                awaited[name] = said.get(min(missing))
+    if failed:
+        wrong = f"{listed([*failed], _MOST_DEVICES)} cannot be made ready for it{_quoted(next(iter(failed.values())))}"
+        return wrong, f"the scheduler looks for other cards, and the driver's log says more: {_LOG_OF_DRIVER}"
+    if awaited:
+        wrong = f"the scheduler waits until {listed([*awaited], _MOST_DEVICES)} can be used"
+        return f"{wrong}{_quoted(next(iter(awaited.values())))}", _WAIT
+    return None
+
+
+def _device(each: ClusterObject) -> tuple[object, ...]:
+    return each.get("driver"), each.get("pool"), each.get("device"), each.get("shareID")
 
 
 def _crashed(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:

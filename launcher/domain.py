@@ -4,6 +4,7 @@ This is solely from values to XML; other modules decide about the VM. The templa
 VM; each optional, repeated or computed element is made in launcher.elements.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from uuid import UUID
@@ -30,6 +31,7 @@ from launcher.elements import (
     lifecycle,
     memory,
     metadata,
+    override,
     peripherals,
     placement,
 )
@@ -39,6 +41,7 @@ from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import Hole
 from launcher.manifest.devices import Devices
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
+from launcher.peer_to_peer import NO_PROPERTIES, Property
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
 
@@ -57,8 +60,10 @@ def domain_element(
     *,
     pinned: Pinning | None = None,
     hole: Hole | None = None,
+    properties: Mapping[str, tuple[Property, ...]] = NO_PROPERTIES,
 ) -> Element:
-    """Return the root element of the whole domain. `guest` and `devices` are made from `vmi`."""
+    """Return the root element of the whole domain. `guest` and `devices` are made from `vmi`. `properties` are QEMU's,
+    by the alias of the device."""
     domain, cells, uuid = vmi.spec.domain, layout.cells, vmi.uuid
     root = _chassis(domain_name(vmi.metadata), uuid, guest, facts)
     os = root.find("os")
@@ -81,6 +86,7 @@ def domain_element(
             ),
             *memory.launch_security(domain.launchSecurity),
             *bridges.command_line(guest, hole),
+            *override.override(properties),
         ]
     )
     return root

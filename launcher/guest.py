@@ -22,6 +22,8 @@ SEATS_OF = "gpu-launcher.dev/seats"
 #: The annotation that says which option ROM a guest finds on its cards.
 ROM_OF = "gpu-launcher.dev/rom"
 NEAREST = "gpu-launcher.dev/machine"
+#: Whether NVIDIA's GPUs may write to each other's memory, and whether BARs are mapped: launcher.peer_to_peer.
+P2P, NO_MMAP = "gpu-launcher.dev/p2p", "gpu-launcher.dev/no-mmap"
 TOPOLOGY = "gpu-launcher.dev/topology"
 TOPOLOGY_POLICY = "gpu-launcher.dev/topology-policy"
 

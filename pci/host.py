@@ -21,7 +21,7 @@ class Function:
     driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node
     in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1. `boot_vga`: the firmware put its
     screen on this function. `memory_bar`: bytes of a GPU's largest prefetchable BAR, which shows its memory; 0 if that
-    is unknown.
+    is unknown. `reset_methods`: as of Details, of the models in pci.resets alone.
     """
 
     address: PCIAddress
@@ -40,6 +40,7 @@ class Function:
     vfio_device: str | None
     boot_vga: bool = False
     memory_bar: int = 0
+    reset_methods: tuple[str, ...] | None = None
 
     @property
     def is_virtual(self) -> bool:
@@ -87,6 +88,16 @@ class Link:
     max_lanes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class PeerToPeer:
+    """What a function's config space says of requests from one device to another: `acs`, the control register of a
+    port's Access Control Services; `ats`, whether an endpoint's Address Translation Services are on. None without the
+    capability."""
+
+    acs: int | None
+    ats: bool | None
+
+
 class Errors(NamedTuple):
     """How many errors of a function the kernel counted by AER. After a nonfatal one a transaction was lost, after a
     fatal one the link is not reliable any more."""
@@ -98,11 +109,12 @@ class Errors(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """What pci.sysfs.details reads of one function.
+    """What pci.sysfs.details reads of one function, and pci.sysfs.pcie.
 
     `power_state`: D0, D3hot, D3cold ...; None before Linux 5.10. `reset_methods`: as the kernel tries them in turn;
     empty if the admin took all away; None if the function has no reset, or before Linux 5.15
     (pci_dev_reset_method_attr_is_visible in drivers/pci/pci.c). `bars`: None if `resource` was not recorded.
+    `d3cold_allowed`: None without ACPI.
     `virtual_functions`: how many exist; `virtual_functions_possible`: how many can exist; both None without SR-IOV.
     """
 
@@ -112,6 +124,8 @@ class Details:
     virtual_functions: int | None
     virtual_functions_possible: int | None
     driver_override: str | None
+    errors: Errors | None = None
+    d3cold_allowed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,12 @@ def bind(sys: Path, address: str, driver: str | None) -> None:
         shutil.rmtree(function / VFIO_DEV, ignore_errors=True)
 
 
+def becomes(sys: Path, address: str, pci_id: str) -> None:
+    """Have another model in the place of a function."""
+    uevent = sys / DEVICES / address / "uevent"
+    uevent.write_text(re.sub("^PCI_ID=.*$", f"PCI_ID={pci_id.upper()}", uevent.read_text(), flags=re.MULTILINE))
+
+
 def aer(sys: Path, address: str, *, correctable: int = 0, nonfatal: int = 0, fatal: int = 0) -> None:
     """Have so many errors of a function counted, in files as of aer_stats_dev_attr in drivers/pci/pcie/aer.c."""
     counters = {
@@ -326,6 +332,8 @@ class Sysfs:
             path.write_text(f"{write.text or _NO_OVERRIDE}\n")
         elif path.name == "unbind":
             bind(self._sys, write.text, None)
+        elif path.name in ("reset_method", "d3cold_allowed"):
+            path.write_text(f"{write.text}\n")
         else:
             self._probe(write.text)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from gpuvm.commands.options import ClusterFlags, Output, VMName
 from gpuvm.gpu_launcher import Fit, fit_of
 from gpuvm.kubectl import ClusterObject, Kubectl
-from gpuvm.pods import CONTAINER, controller_of, no_such, pods_of, status_of, vms
+from gpuvm.pods import CONTAINER, claim_names_of, controller_of, no_such, pods_of, status_of, vms
 from gpuvm.reasons import answer, is_for_nodes, no_pod, warnings_of
 from program.errors import Refusal
 from program.output import print_text
@@ -31,7 +31,8 @@ def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
     events = _events(kubectl, subject)
     last_line = _last_line(kubectl, subject) if found else ""
     fit = fit_of(kubectl, subject) if found and is_for_nodes(subject) else Fit("")
-    reason = answer(subject, events, last_line, fit.answer) if found else no_pod(subject, warnings_of(events))
+    claims = _claims(kubectl, subject) if found else []
+    reason = answer(subject, events, last_line, fit.answer, claims) if found else no_pod(subject, warnings_of(events))
     told = [f"{event.get('reason')}: {event.get('message')}" for event in warnings_of(events)[-_MOST_EVENTS:]]
     if output is not None:
         parts = {**reason._asdict(), "events": told, "launcher": last_line, "fit": fit.text}
@@ -54,6 +55,15 @@ def _events(kubectl: Kubectl, subject: ClusterObject) -> list[ClusterObject]:
     with suppress(Refusal):
         found = kubectl.objects("events", selector, "-n", subject["metadata"]["namespace"])
         return sorted(found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    return []
+
+
+def _claims(kubectl: Kubectl, pod: ClusterObject) -> list[ClusterObject]:
+    """Return the claims of a pod without a node, for which the scheduler may wait; none for a user who may not see
+    them."""
+    if not pod["spec"].get("nodeName") and (names := claim_names_of(pod)):
+        with suppress(Refusal):
+            return kubectl.objects("resourceclaims", *names, "-n", pod["metadata"]["namespace"])
     return []
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.claims import EntryKind
-from launcher.guest import ROM_OF, SEATS_OF, TOPOLOGY
+from launcher.guest import NO_MMAP, P2P, ROM_OF, SEATS_OF, TOPOLOGY
 from launcher.manifest.annotations import Annotations, read_annotations
 from program.errors import Nonsense, UserError
 
@@ -40,6 +40,12 @@ def read_asked(vmi: bytes) -> Asked:
             "metadata.annotations",
             f"{ROM_OF}: {files[0]!r} has a file, and KubeVirt's launcher mounts volumes in its own way",
             "expected 'off', or leave it out",
+        )
+    if unset := [P2P] * annotations.in_cliques + [NO_MMAP] * (not annotations.maps_bars):
+        raise UserError(
+            "metadata.annotations",
+            f"{unset[0]} needs <qemu:override>, which KubeVirt's domain cannot have",
+            "leave it out, or run the VM with gpu-launcher",
         )
     ours = [SEATS_OF] * bool(annotations.seats) + [TOPOLOGY] * (annotations.topology != "none")
     if ours and written.get(ON_ROOT_COMPLEX) == "true":

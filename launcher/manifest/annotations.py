@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from launcher.guest import NEAREST, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
+from launcher.guest import NEAREST, NO_MMAP, P2P, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
 from launcher.manifest.quotation import shown
 from launcher.selection.annotations import (
     DRIVER,
@@ -44,6 +44,8 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     _LAYOUT: ("1",),
     _ALLOW_EMULATION: ("true", "false"),
     NEAREST: ("nearest",),
+    P2P: ("clique",),
+    NO_MMAP: ("true", "false"),
     _ASK_GUEST: ("nvidia-smi",),
     TOGETHER: PLACES,
     _MEMFD: ("true", "false"),
@@ -94,11 +96,12 @@ class Annotations:
     `companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells of
     their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, a card that cannot be is
     refused. `seats` and `roms` are by the name of an entry; None is no ROM. `allow_emulation`: QEMU's own CPU if there
-    is no KVM. `nearest_machine`: the nearest machine that QEMU has, if it has not this one. `memfd`: whether hugepages
-    may come from memfd. `free_page_reporting`: whether the balloon may report the guest's free pages.
-    `asks_nvidia_smi`: whether the guest's agent may be asked to run it. `even_emulator`: whether isolateEmulatorThread
-    takes a second CPU if that makes their number even. `selection`: the wanted cards, also in HAMi's words. `given`:
-    all annotations as written, for the pod.
+    is no KVM. `in_cliques`: NVIDIA's GPUs are told which of them may write to each other's memory. `maps_bars`: the
+    guest reaches BARs without QEMU. `nearest_machine`: the nearest machine that QEMU has, if it has not this one.
+    `memfd`: whether hugepages may come from memfd. `free_page_reporting`: whether the balloon may report the guest's
+    free pages. `asks_nvidia_smi`: whether the guest's agent may be asked to run it. `even_emulator`: whether
+    isolateEmulatorThread takes a second CPU if that makes their number even. `selection`: the wanted cards, also in
+    HAMi's words. `given`: all annotations as written, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -108,6 +111,8 @@ class Annotations:
     roms: Mapping[str, ROMFile | None] = field(default_factory=dict)
     allow_emulation: bool = False
     nearest_machine: bool = False
+    in_cliques: bool = False
+    maps_bars: bool = True
     asks_nvidia_smi: bool = False
     memfd: bool = True
     free_page_reporting: bool = True
@@ -192,6 +197,8 @@ def read_annotations(value: Any) -> Annotations:
         roms=roms,
         allow_emulation=values.get(_ALLOW_EMULATION) == "true",
         nearest_machine=NEAREST in values,
+        in_cliques=P2P in values,
+        maps_bars=values.get(NO_MMAP) != "true",
         asks_nvidia_smi=_ASK_GUEST in values,
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",

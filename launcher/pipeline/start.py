@@ -28,6 +28,7 @@ from launcher.manifest.hostdevices import ResourceClaim
 from launcher.manifest.spec import Spec, VirtualMachineInstance
 from launcher.network.attachments import Attached
 from launcher.network.multus import virtual_function
+from launcher.peer_to_peer import properties_of
 from launcher.pipeline.pod import Pod, allocated_in, host_in
 from launcher.selection.annotations import refuse_without_dra
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Newer, newer_elements
@@ -133,10 +134,14 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         hole, warnings = hole_of(guest, layout, facts)
         findings = (*findings, *misplaced(layout), *(Finding(Severity.WARNING, each) for each in warnings))
     devices = tried(partial(guest_devices, vmi.spec, vmi.metadata, guest, cards, facts), refused)
+    asked = vmi.metadata.annotations
+    properties = tried(
+        partial(properties_of, cards, host, in_cliques=asked.in_cliques, maps_bars=asked.maps_bars), refused
+    )
     network_cards = devices.network_cards if devices is not None else ()
     domain = None
-    if layout is not None and devices is not None and not refused:
-        domain = domain_element(vmi, guest, layout, devices, facts, pinned=pinned, hole=hole)
+    if layout is not None and devices is not None and properties is not None and not refused:
+        domain = domain_element(vmi, guest, layout, devices, facts, pinned=pinned, hole=hole, properties=properties)
     # The pod holds these devices, so that no other pod can have them.
     not_given = (Finding(Severity.WARNING, left.problem) for left in left_over)
     start = Start(

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from pci.host import Fault
 
+DEVICES = "bus/pci/devices"
+
 #: The most that sysfs gives for one attribute. The limit keeps a broken tree from filling memory.
 _PAGE = 4096
 

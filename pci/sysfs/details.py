@@ -11,7 +11,7 @@ from pci.host import BAR, Details
 from pci.sysfs.attribute import CannotLook, Unreadable, content, number, text, unreadable
 from pci.sysfs.bars import read_bars_at
 from pci.sysfs.functions import DEVICES
-from pci.sysfs.pcie import read_power_state, read_reset_methods
+from pci.sysfs.pcie import read_d3cold_allowed, read_errors, read_power_state, read_reset_methods
 
 #: The files that read_details reads beside those of pci.sysfs.pcie, and so the recorded ones.
 DETAILS = ("resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
@@ -30,6 +30,8 @@ def read_details(sys: Path, address: PCIAddress) -> Details:
         virtual_functions=_count(sys, f"{entry}/sriov_numvfs"),
         virtual_functions_possible=_count(sys, f"{entry}/sriov_totalvfs"),
         driver_override=None if override in (None, "(null)", "") else override,
+        errors=read_errors(sys, address),
+        d3cold_allowed=read_d3cold_allowed(sys, address),
     )
 
 

@@ -24,8 +24,11 @@ from pci.address import InvalidPCIAddress, PCIAddress, address_or_none
 from pci.driver_version import is_version
 from pci.functions import is_gpu
 from pci.host import Fault, Function, Host, MediatedDevice, OtherMember
+from pci.resets import is_listed
+from pci.sysfs.attribute import DEVICES as DEVICES
 from pci.sysfs.attribute import NO_LISTS, CannotLook, Silent, Unreadable, link, link_name, names, number, text
 from pci.sysfs.bars import read_bars_at
+from pci.sysfs.pcie import read_reset_methods
 from pci.vendors import NVIDIA
 
 #: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.sysfs.details.
@@ -39,7 +42,6 @@ VFIO_DEV_NUMBER = "dev"  # in that one
 GROUP_NAME = "name"  # of a group; most have none
 OTHER_DRIVER = "driver"  # of a group's member that is no PCI function
 
-DEVICES = "bus/pci/devices"
 IOMMU_GROUPS = "kernel/iommu_groups"
 MDEVS = "bus/mdev/devices"
 MDEV_TYPE = "mdev_type"
@@ -189,6 +191,8 @@ def _read_function_at(
         vfio_device=_vfio_device(sys, place) if vgpu_type or "vfio" in (uevent["driver"] or "") else None,
         boot_vga=int(uevent["class"], 16) >> 16 == _DISPLAY and text(sys, f"{place}/{BOOT_VGA_FILE}") == "1",
     )
+    if is_listed(function):
+        function = replace(function, reset_methods=read_reset_methods(sys, address))
     if function.is_virtual or not is_gpu(function):
         return function
     bars = read_bars_at(sys, f"{place}/resource") or ()
@@ -277,19 +281,26 @@ def _read_mdev(sys: Path, name: str) -> MediatedDevice:
 
 
 def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], unread: _Unread) -> Mapping[int, str]:
-    """Join the lists of all virtual functions: each lists only the vGPU types that it can still become.
+    """Join the lists of all virtual functions: each lists only the vGPU types that it can still become."""
+    types: dict[int, str] = {}
+    virtual = (str(each.address) for each in functions.values() if each.vendor_id == NVIDIA and each.is_virtual)
+    for listed in unread.all_read(virtual, lambda name: text(sys, f"{DEVICES}/{name}/{VGPU_TYPES}")).values():
+        types |= types_listed(listed or "")
+    return dict(sorted(types.items()))
+
+
+def types_listed(listed: str) -> Mapping[int, str]:
+    """Return the names of NVIDIA's vGPU types by number in the text of a creatable_vgpu_types.
 
     ID    : vGPU Name
     1145  : NVIDIA L40S-1B
     """
-    types: dict[int, str] = {}
-    virtual = (str(each.address) for each in functions.values() if each.vendor_id == NVIDIA and each.is_virtual)
-    for listed in unread.all_read(virtual, lambda name: text(sys, f"{DEVICES}/{name}/{VGPU_TYPES}")).values():
-        for line in (listed or "").splitlines():
-            identity, _, name = line.partition(":")
-            if re.fullmatch("[0-9]{1,9}", identity.strip(), re.ASCII) and name.strip():
-                types[int(identity)] = name.strip()
-    return dict(sorted(types.items()))
+    types = {}
+    for line in listed.splitlines():
+        identity, _, name = line.partition(":")
+        if re.fullmatch("[0-9]{1,9}", identity.strip(), re.ASCII) and name.strip():
+            types[int(identity)] = name.strip()
+    return types
 
 
 def _read_egm(sys: Path, name: str) -> tuple[PCIAddress, ...]:

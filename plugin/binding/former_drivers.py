@@ -2,7 +2,10 @@
 
     {"boot": "5f0e...", "functions": {"0000:01:00.1": {"id": "10de:10f9", "driver": "snd_hda_intel", "override": null}}}
 
-A boot undoes every binding, so the file of another boot has nothing to give back.
+A boot undoes every binding, so the file of another boot has nothing to give back. What else of these functions is
+otherwise meanwhile is in a second file, so that an older plugin can read the first one, and this one an older one's:
+
+    {"boot": "5f0e...", "functions": {"0000:01:00.0": {"id": "10de:2b85", "settings": {"reset_method": "flr bus"}}}}
 """
 
 from collections.abc import Mapping
@@ -17,22 +20,60 @@ from plugin.state_files import StateFile, json_of
 
 
 @dataclass(frozen=True, slots=True)
+class _Driver:
+    id: str
+    driver: str | None
+    override: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Bound:
     boot: str
-    functions: Mapping[str, Former]
+    functions: Mapping[str, _Driver]
 
     def __post_init__(self) -> None:
         for address in self.functions:
             PCIAddress.parse(address)
 
 
-def _file(state: Path) -> StateFile[_Bound]:
+@dataclass(frozen=True, slots=True)
+class FormerLines:
+    """The lines that files of the function with this PCI ID had, by name."""
+
+    id: str
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FormerSettings:
+    """What was otherwise in this boot, by address."""
+
+    boot: str
+    functions: Mapping[str, FormerLines]
+
+    def __post_init__(self) -> None:
+        for address in self.functions:
+            PCIAddress.parse(address)
+
+
+def _drivers(state: Path) -> StateFile[_Bound]:
     return StateFile(
         path=state / "former-drivers.json",
         of=json_of(_Bound),
         wrong="is not what bind wrote",
         fix="remove it, and unbind lets the kernel choose the drivers",
         sync=False,  # a crash of the node undoes the bindings too
+    )
+
+
+def settings_file(state: Path) -> StateFile[FormerSettings]:
+    """Return the file of what vfio's functions had otherwise before."""
+    return StateFile(
+        path=state / "former-settings.json",
+        of=json_of(FormerSettings),
+        wrong="is not what bind wrote",
+        fix="remove it, and unbind leaves reset_method and d3cold_allowed as they are",
+        sync=False,
     )
 
 
@@ -46,13 +87,24 @@ def locked(state: Path) -> AbstractContextManager[int]:
 
 
 def read_former(state: Path, boot: str) -> Mapping[PCIAddress, Former]:
-    """Read the former drivers of this boot; Refusal if the file is not what bind wrote."""
-    bound = _file(state).read()
+    """Read the former drivers and settings of this boot; Refusal if a file is not what bind wrote."""
+    bound, every = _drivers(state).read(), settings_file(state).read()
     if bound is None or bound.boot != boot:
         return {}
-    return {PCIAddress.parse(address): its for address, its in bound.functions.items()}
+    settings = {} if every is None or every.boot != boot else every.functions
+    former = {}
+    for address, its in bound.functions.items():
+        also = settings.get(address)
+        kept = also.settings if also is not None and also.id == its.id else {}
+        former[PCIAddress.parse(address)] = Former(its.id, its.driver, its.override, kept)
+    return former
 
 
 def write_former(state: Path, boot: str, former: Mapping[PCIAddress, Former]) -> None:
-    """Replace the former drivers, whole or not at all; Refusal if they cannot be written."""
-    _file(state).write(_Bound(boot, {str(address): its for address, its in sorted(former.items())}))
+    """Replace the former drivers, whole or not at all, after the settings; Refusal if they cannot be written."""
+    ours = sorted(former.items())
+    settings = {str(address): FormerLines(its.id, its.settings) for address, its in ours if its.settings}
+    if settings or settings_file(state).path.exists():
+        settings_file(state).write(FormerSettings(boot, settings))
+    drivers = {str(address): _Driver(its.id, its.driver, its.override) for address, its in ours}
+    _drivers(state).write(_Bound(boot, drivers))

@@ -5,8 +5,8 @@ concerns functions that are plugged in later. A function's override is written b
 other driver can take the function in between.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from pci.address import PCIAddress
@@ -18,11 +18,12 @@ from pci.vendors import NVIDIA, PREFIXES
 from pci.viability import BOOT_VGA, NO_IOMMU, PLACEHOLDERS, Hindrance, keeps_its_group
 from plugin.binding.uses import Use
 from plugin.cards.config import Config
-from plugin.cards.inventory import fitting, is_left_to_the_node
+from plugin.cards.inventory import NOTHING, Settings, fitting, is_left_to_the_node, wanted_settings
 from program.errors import Refusal
 from program.problem import Problem
 
 _PROBE = "bus/pci/drivers_probe"
+_AS_IT_IS = Config()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +52,50 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What a function had before it was bound to vfio. Another card in the same slot has another PCI `id`."""
+    """What a function had before it was bound to vfio. Another card in the same slot has another PCI `id`. `settings`
+    are the lines of those of its files that are otherwise meanwhile, by name (`reset_method`)."""
 
     id: str
     driver: str | None
     override: str | None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A change of a function's file `name`, d3cold_allowed or reset_method: the line in it before, and after."""
+
+    name: str
+    before: str
+    after: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """The move of a function from one driver to another. `target` is None if the kernel is to choose. `former` is
-    remembered while vfio has the function; None for a move back."""
+    remembered while vfio has the function; None for a move back. `settings` change with the driver, so that they are in
+    force whenever vfio has the function: a function that vfio takes may lose its power at once."""
 
     address: PCIAddress
     now: DriverBinding
     target: DriverBinding | None
     former: Former | None
+    settings: tuple[Setting, ...] = ()
 
     @property
     def writes(self) -> tuple[Write, ...]:
-        return writes(self.address, self.now, self.target)
+        moving = writes(self.address, self.now, self.target)
+        settings = tuple(self._write(setting.name, setting.after) for setting in self.settings)
+        return (*moving, *settings) if self.former is None else (*settings, *moving)
+
+    def undoing(self, now: DriverBinding) -> tuple[Write, ...]:
+        """Return the writes that undo the move, however far it came: the function has the driver `now`."""
+        moving = writes(self.address, now, self.now)
+        settings = tuple(self._write(setting.name, setting.before) for setting in self.settings)
+        return (*settings, *moving) if self.former is None else (*moving, *settings)
+
+    def _write(self, name: str, text: str) -> Write:
+        return Write(f"{DEVICES}/{self.address}/{name}", text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +142,12 @@ def offered_cards(host: Host, config: Config) -> tuple[Card, ...]:
 
 
 def cards_to_bind(host: Host, config: Config) -> tuple[Card, ...]:
-    """Return the offered cards that `bind --all` binds: all but the processor's own GPU, the node's console, unless a
-    rule of the config fits it."""
+    """Return the offered cards that `bind --all` binds: all but those that the config cuts into vGPUs, and the
+    processor's own GPU, the node's console, unless a rule of the config fits it."""
     return tuple(
         card
         for card in offered_cards(host, config)
-        if not any(is_left_to_the_node(host, card, function, config) for function in card)
+        if not any(config.vgpus_of(one) or is_left_to_the_node(host, card, one, config) for one in card)
     )
 
 
@@ -132,34 +157,35 @@ def _is_offered(host: Host, card: Card, config: Config) -> bool:
     return any(is_gpu(function) and function.vendor_id in PREFIXES for function in card)
 
 
-def plan_bind(survey: Survey, cards: Iterable[Card], *, skip: bool = False) -> Plan:
-    """Plan to bind to vfio every function of these cards that is not there already.
+def plan_bind(survey: Survey, cards: Iterable[Card], *, config: Config = _AS_IT_IS, skip: bool = False) -> Plan:
+    """Plan to bind to vfio every function of these cards that is not there already, with what the config wants of it.
 
     Refusal, naming every card that cannot be bound with its reason. With `skip` the node's own cards (its console, its
     disk, cards in one group with those) are skipped instead. A card that could be bound once its users let go of it, or
     a module is loaded, is still a Refusal.
     """
-    left, own, refused = _reasons(survey, cards)
+    left, own, refused = _reasons(survey, cards, config)
     if not skip:
         refused |= own
     if refused:
         raise _refusal("bind", refused)
     moves = (
-        _to_vfio(survey, function)
+        _to_vfio(survey, function, wanted.get(function.address, NOTHING))
         for address, card in sorted(left.items())
         if address not in own
+        for wanted in [wanted_settings(survey.host, card, config)]
         for function in _in_order(card)
         if not _is_vfio(function.driver)
     )
     return Plan(tuple(moves), tuple(_problem(str(address), own[address]) for address in sorted(own)))
 
 
-def hindrance(survey: Survey, cards: Iterable[Card]) -> Hindrance | None:
-    """Return why these cards cannot be bound to vfio together now; None if they can."""
+def hindrance(survey: Survey, cards: Iterable[Card], config: Config = _AS_IT_IS) -> Hindrance | None:
+    """Return why these cards cannot be bound to vfio together now, as the config wants it; None if they can."""
     if survey.unseen is not None:
         wrong = f"who uses it cannot be seen: {survey.unseen.subject} {survey.unseen.wrong}"
         return Hindrance(f"cannot be bound to vfio: {wrong}", survey.unseen.fix)
-    _, own, refused = _reasons(survey, cards)
+    _, own, refused = _reasons(survey, cards, config)
     reasons = own | refused
     if not reasons:
         return None
@@ -171,7 +197,9 @@ def hindrance(survey: Survey, cards: Iterable[Card]) -> Hindrance | None:
 _Reasons: TypeAlias = dict[PCIAddress, Hindrance]
 
 
-def _reasons(survey: Survey, cards: Iterable[Card]) -> tuple[dict[PCIAddress, Card], _Reasons, _Reasons]:
+def _reasons(
+    survey: Survey, cards: Iterable[Card], config: Config
+) -> tuple[dict[PCIAddress, Card], _Reasons, _Reasons]:
     """Return, by first functions, the cards that vfio does not wholly have; why some of them are the node's own; and
     why others cannot be bound at the moment."""
     left = {card[0].address: card for card in cards if any(not _is_vfio(function.driver) for function in card)}
@@ -189,7 +217,8 @@ def _reasons(survey: Survey, cards: Iterable[Card]) -> tuple[dict[PCIAddress, Ca
     refused = {
         address: reason
         for address, card in left.items()
-        if address not in own and (reason := _passing_reason(survey, card)) is not None
+        if address not in own
+        and (reason := _passing_reason(survey, card) or _unsettable(survey, card, config)) is not None
     }
     return left, own, refused
 
@@ -248,14 +277,61 @@ def _in_order(card: Iterable[Function]) -> list[Function]:
     return sorted(card, key=lambda function: (is_gpu(function), -function.address.function))
 
 
-def _to_vfio(survey: Survey, function: Function) -> Move:
+def _to_vfio(survey: Survey, function: Function, wanted: Settings) -> Move:
     now = survey.binding(function)
     driver = _vfio_driver(survey, function)
     remembered = _remembered(survey, function)
     # An interrupted bind remembered what it found, and left an override that was not there before.
     former = remembered if remembered is not None and now.is_vfio else now
-    remember = Former(function.pci_id, former.driver, former.override)
-    return Move(address=function.address, now=now, target=DriverBinding(driver, driver), former=remember)
+    # Also the settings of a bind that was killed before it reached the driver.
+    kept = {} if not (known := _known(survey, function)) else known.settings
+    settings = tuple(_settings(survey, function, wanted, kept))
+    before = {**kept, **{setting.name: setting.before for setting in settings}}
+    return Move(
+        address=function.address,
+        now=now,
+        target=DriverBinding(driver, driver),
+        former=Former(function.pci_id, former.driver, former.override, before),
+        settings=settings,
+    )
+
+
+def _settings(survey: Survey, function: Function, wanted: Settings, kept: Mapping[str, str]) -> Iterator[Setting]:
+    """Yield what has to be changed. `kept` is what was there before an earlier change."""
+    details = survey.details[function.address]
+    if wanted.d3cold_allowed is not None and details.d3cold_allowed not in (None, wanted.d3cold_allowed):
+        name = "d3cold_allowed"
+        yield Setting(name, kept.get(name, f"{int(details.d3cold_allowed or False)}"), f"{int(wanted.d3cold_allowed)}")
+    has = details.reset_methods
+    if wanted.reset_methods is not None and has not in (None, wanted.reset_methods):
+        name = "reset_method"
+        # The kernel lists `bus` from before it found a card's second function, and does not take it back.
+        restorable = [method for method in has or () if method != "bus" or not _on_its_bus(survey.host, function)]
+        yield Setting(name, kept.get(name, " ".join(restorable)), " ".join(wanted.reset_methods))
+
+
+def _on_its_bus(host: Host, function: Function) -> list[str]:
+    """Return the other functions on a function's bus. With any, the kernel has no reset `bus` for one of them
+    (pci_parent_bus_reset in drivers/pci/pci.c)."""
+    at = function.address
+    return [str(other) for other in host.functions if (other.domain, other.bus) == (at.domain, at.bus) and other != at]
+
+
+def _unsettable(survey: Survey, card: Card, config: Config) -> Hindrance | None:
+    """Return why the card cannot get the reset that its rule wants; None if it can."""
+    wanted = wanted_settings(survey.host, card, config)
+    for function in _not_on_vfio(card):
+        methods = wanted.get(function.address, NOTHING).reset_methods
+        it = _it(function.address, card)
+        if methods and survey.details[function.address].reset_methods is None:
+            wrong = f"{it} has no reset of its own to choose by reset_method"
+            return Hindrance(wrong, "take reset_method out of its rule, or boot Linux 5.15 or newer")
+        if methods and "bus" in methods and (others := _on_its_bus(survey.host, function)):
+            wrong = (
+                f"{it} shares its bus with {', '.join(others)}, so that the kernel has no reset_method bus for it alone"
+            )
+            return Hindrance(wrong, "reset_method: [] has VFIO reset the bus with the whole card")
+    return None
 
 
 def _from_vfio(survey: Survey, function: Function) -> Move:
@@ -263,14 +339,34 @@ def _from_vfio(survey: Survey, function: Function) -> Move:
     target = _remembered(survey, function)
     if target is None and now.driver is not None and not _is_vfio(now.driver):
         target = DriverBinding(now.driver, None)
-    return Move(address=function.address, now=now, target=target, former=None)
+    return Move(
+        address=function.address,
+        now=now,
+        target=target,
+        former=None,
+        settings=tuple(_former_settings(survey, function)),
+    )
+
+
+def _former_settings(survey: Survey, function: Function) -> Iterator[Setting]:
+    details, known = survey.details[function.address], _known(survey, function)
+    now = {
+        "d3cold_allowed": None if details.d3cold_allowed is None else f"{int(details.d3cold_allowed)}",
+        "reset_method": None if details.reset_methods is None else " ".join(details.reset_methods),
+    }
+    for name, line in () if known is None else sorted(known.settings.items()):
+        if (held := now.get(name)) is not None and held != line:
+            yield Setting(name, held, line)
 
 
 def _remembered(survey: Survey, function: Function) -> DriverBinding | None:
+    former = _known(survey, function)
+    return None if former is None else DriverBinding(former.driver, former.override)
+
+
+def _known(survey: Survey, function: Function) -> Former | None:
     former = survey.former.get(function.address)
-    if former is None or former.id != function.pci_id:
-        return None
-    return DriverBinding(former.driver, former.override)
+    return None if former is None or former.id != function.pci_id else former
 
 
 def _own_reason(survey: Survey, card: Card) -> Hindrance | None:

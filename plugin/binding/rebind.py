@@ -20,9 +20,10 @@ from pci.viability import Hindrance
 from plugin.binding import nvml
 from plugin.binding.former_drivers import locked, read_former, write_former
 from plugin.binding.modalias import Alias, best_module, read_aliases
-from plugin.binding.plan import DriverBinding, Former, Move, Plan, Survey, Write, hindrance, named_cards, writes
+from plugin.binding.plan import DriverBinding, Former, Move, Plan, Survey, Write, hindrance, named_cards
 from plugin.binding.processes import Processes, read_processes
 from plugin.binding.uses import uses
+from plugin.cards.config import Config
 from plugin.state_files import boot_id
 from plugin.sysfs_child import ask
 from program.child import Late, NoAnswer, forked, let_go_of_standard_files
@@ -62,7 +63,7 @@ class Roots:
         return cls(sys=sys, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
 
 
-class _Failed(Exception):
+class Failed(Exception):
     """The write or move that failed, and how. `hangs`: the kernel has not returned from it."""
 
     def __init__(self, subject: object, wrong: str, fix: str, *, hangs: bool = False) -> None:
@@ -78,9 +79,12 @@ def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
         return _survey(roots, host, cards, processes, aliases, read_former(roots.state, boot_id(roots.proc)))
 
 
-def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: Path) -> Mapping[str, Hindrance | None]:
+def refusals(
+    sys: Path, devices: Mapping[str, Sequence[PCIAddress]], config: Config, *, state: Path
+) -> Mapping[str, Hindrance | None]:
     """Return why each device (its functions, by any name) cannot be bound to vfio now, None if it can: the reason of
-    `bind` for it alone, without errors of the state file. For Reader.ask; Refusal if the node cannot be read."""
+    `bind` for it alone, by the config and without errors of the state file. For Reader.ask; Refusal if the node cannot
+    be read."""
     roots, host = Roots.beside(sys, state), read_host(sys)
     try:
         with _read_or_refused(roots):
@@ -93,7 +97,7 @@ def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: P
             cards = named_cards(host, functions)
             with _read_or_refused(roots):
                 # Former drivers keep no card from being bound, and reading them takes longest.
-                return hindrance(_survey(roots, host, cards, processes, aliases, former={}), cards)
+                return hindrance(_survey(roots, host, cards, processes, aliases, former={}), cards, config)
         except Refusal as error:
             return _cannot_be_bound(error)
 
@@ -173,9 +177,9 @@ def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float 
     write_former(roots.state, boot, during)
     for number, move in enumerate(plan.moves):
         try:
-            _do(move.writes, write)
+            do_writes(move.writes, write)
             _await_driver(roots.sys, move.address, move.target, driver_seconds)
-        except _Failed as failed:
+        except Failed as failed:
             touched = plan.moves[: number + 1]
             stuck = _undo(roots.sys, touched, write, driver_seconds, hanging=move.address if failed.hangs else None)
             write_former(
@@ -205,17 +209,17 @@ def _write(path: Path, text: str) -> None:
     os.write(os.open(path, os.O_WRONLY), f"{text}\n".encode("ascii"))
 
 
-def _do(steps: Iterable[Write], write: Writer) -> None:
+def do_writes(steps: Iterable[Write], write: Writer) -> None:
     for step in steps:
         try:
             write(step)
         except Late as still:
             wrong = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
-            raise _Failed(step, wrong, "end what has the device open", hangs=True) from still
+            raise Failed(step, wrong, "end what has the device open", hangs=True) from still
         except NoAnswer as error:
-            raise _Failed(step, error.problem.wrong, error.problem.fix) from error
+            raise Failed(step, error.problem.wrong, error.problem.fix) from error
         except OSError as error:
-            raise _Failed(step, error.strerror or "failed", _ASK_THE_KERNEL) from error
+            raise Failed(step, error.strerror or "failed", _ASK_THE_KERNEL) from error
 
 
 def _await_driver(sys: Path, address: PCIAddress, target: DriverBinding | None, seconds: float) -> None:
@@ -224,7 +228,7 @@ def _await_driver(sys: Path, address: PCIAddress, target: DriverBinding | None, 
         try:
             driver = link_name(sys, f"{DEVICES}/{address}/driver")
         except Unreadable as unreadable:
-            raise _Failed(unreadable.fault.path, unreadable.fault.wrong, _ASK_THE_KERNEL) from unreadable
+            raise Failed(unreadable.fault.path, unreadable.fault.wrong, _ASK_THE_KERNEL) from unreadable
         if target is None:
             if driver is None or not is_vfio_driver(driver):
                 return
@@ -235,9 +239,9 @@ def _await_driver(sys: Path, address: PCIAddress, target: DriverBinding | None, 
         time.sleep(_LOOK_EVERY)
     if target is None:
         wrong = f"was given to {driver} again: its ID stands in vfio-pci.ids= or was written to new_id"
-        raise _Failed(address, wrong, "take its ID out of there")
+        raise Failed(address, wrong, "take its ID out of there")
     wrong = f"is on {driver or 'no driver'}, expected {target.driver or 'no driver'}"
-    raise _Failed(address, wrong, _ASK_THE_KERNEL)
+    raise Failed(address, wrong, _ASK_THE_KERNEL)
 
 
 def _undo(
@@ -253,9 +257,9 @@ def _undo(
         try:
             driver = link_name(sys, f"{DEVICES}/{move.address}/driver")
             now = DriverBinding(driver, read_details(sys, move.address).driver_override)
-            _do(writes(move.address, now, move.now), write)
+            do_writes(move.undoing(now), write)
             _await_driver(sys, move.address, move.now, seconds)
-        except (_Failed, Unreadable) as error:
+        except (Failed, Unreadable) as error:
             stuck[move.address] = str(error)
     return stuck
 

@@ -7,9 +7,12 @@
     - vendor: "15b3"
       pci_class: "0200"                # 2, 4 or 6 digits
       prefix: example.com              # or the name from pci.ids below another prefix,
+      reset_method: bus                # while vfio has the card: which reset the kernel has ([]: none, and VFIO resets
+      d3cold_allowed: false            # its bus), and whether it may lose its power
     - address: ["0000:41:00.0", "0000:61:00.0"]
       withhold: true                   # or not at all
     groups: together                   # an IOMMU group of several cards: `withhold` (the default) or one unit
+    deadly_resets: withhold            # cards of models that do not survive a reset; `offer` is the default
     prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
     node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
     noiommu: true                      # groups of vfio's no-IOMMU mode, too
@@ -19,6 +22,9 @@
                                        # is the default: only what vfio has already is served
     whole: [nvidia.com/hgx]            # a container gets all devices of this resource, or none
     fabric: {manager: 127.0.0.1:6666}  # NVLink in guests, by NVIDIA's Fabric Manager: docs/fabric.md
+    vgpus:                             # what `gpu-plugin vgpus` cuts cards into: plugin.cards.vgpu_rules
+    - device: "10de:26b9"
+      types: {L40S-24Q: 2}
 
 A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
 """
@@ -35,9 +41,13 @@ from pci.host import Function, MediatedDevice
 from pci.resource import NodeDevice
 from plugin.cards.names import is_prefix, is_resource_name
 from plugin.cards.preference import Policy
+from plugin.cards.vgpu_rules import VGPURule
 from program.errors import Nonsense
 
 RuleSelector = str | tuple[str, ...]
+
+#: The words of `reset_method` (pci_reset_fn_methods in drivers/pci/pci.c).
+RESET_METHODS = ("device_specific", "acpi", "flr", "af_flr", "pm", "bus", "cxl_bus")
 
 
 class Groups(StrEnum):
@@ -45,6 +55,13 @@ class Groups(StrEnum):
 
     WITHHOLD = "withhold"
     TOGETHER = "together"
+
+
+class DeadlyResets(StrEnum):
+    """What becomes of cards whose model does not survive a reset (pci.resets): the doctor warns, or nobody gets one."""
+
+    OFFER = "offer"
+    WITHHOLD = "withhold"
 
 
 class Serve(StrEnum):
@@ -66,7 +83,8 @@ class Rule:
     """Which devices are offered, and under which name; Nonsense if the fields contradict each other.
 
     A selector with several values fits any of them; every selector that is set has to fit. Exactly one of `resource`,
-    `prefix` and `withhold` is set. `serve` is None for the config's own.
+    `prefix` and `withhold` is set. `serve` is None for the config's own. `reset_method` (of the main function, in the
+    kernel's words) and `d3cold_allowed` (of every function) are in force while vfio has the card; None for as they are.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
@@ -83,6 +101,8 @@ class Rule:
     prefix: str | None = None
     withhold: bool = False
     serve: Serve | None = None
+    reset_method: RuleSelector | None = None
+    d3cold_allowed: bool | None = None
 
     def __post_init__(self) -> None:
         for name, selector in SELECTORS.items():
@@ -104,6 +124,16 @@ class Rule:
                 f"has {' and '.join(names) or 'none'} of resource, prefix and withhold",
                 "expected one of resource (a name), prefix (a name from pci.ids) and withhold: true",
             )
+        if self.reset_method is not None:
+            object.__setattr__(self, "reset_method", _reset_methods(self.reset_method))
+        if self.reset_method is not None or self.d3cold_allowed is not None:
+            if self.withhold:
+                raise Nonsense("has reset_method or d3cold_allowed beside withhold", "what is withheld is not bound")
+            if self.mdev_type or self.vgpu_type:
+                raise Nonsense(
+                    "has reset_method or d3cold_allowed beside mdev_type or vgpu_type",
+                    "leave them out: those devices stay with their driver, and vfio resets nothing",
+                )
         if self.withhold and self.serve is not None:
             raise Nonsense("has serve beside withhold", "what is withheld is not served: leave out one of them")
         if self.mdev_type and (self.address or self.vgpu_type):
@@ -207,6 +237,7 @@ class Config:
 
     offer: tuple[Rule, ...] = ()
     groups: Groups = Groups.WITHHOLD
+    deadly_resets: DeadlyResets = DeadlyResets.OFFER
     prefer: Mapping[str, Policy] = field(default_factory=dict)
     node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
     noiommu: bool = False
@@ -214,6 +245,7 @@ class Config:
     bind: Bind = Bind.BEFOREHAND
     whole: tuple[str, ...] = ()
     fabric: Fabric | None = None
+    vgpus: tuple[VGPURule, ...] = ()
 
     @property
     def shadowed(self) -> tuple[tuple[int, int], ...]:
@@ -224,6 +256,10 @@ class Config:
             for earlier in [next((number for number in range(later) if self.offer[number].shadows(rule)), None)]
             if earlier is not None
         )
+
+    def vgpus_of(self, function: Function) -> VGPURule | None:
+        """Return what the card of this physical function is to be cut into; None if no rule says it."""
+        return next((rule for rule in self.vgpus if rule.fits(function)), None)
 
     @property
     def uses_dra(self) -> bool:
@@ -256,6 +292,14 @@ class Config:
                     f"offer.{number}.driver: is beside bind: when-claimed",
                     "leave it out: a card has another driver while a claim has it, and would be another device",
                 )
+
+
+def _reset_methods(words: RuleSelector) -> tuple[str, ...]:
+    methods = tuple(words.split() if isinstance(words, str) else words)
+    for method in methods:
+        if method not in RESET_METHODS:
+            raise Nonsense(f"found reset_method {method!r}", f"expected any of {', '.join(RESET_METHODS)}, or []")
+    return methods
 
 
 def _is_manager(text: str) -> bool:

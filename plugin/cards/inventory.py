@@ -4,19 +4,20 @@ A pure function of a host, the config and pci.ids.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
 
 from pci.address import PCIAddress
-from pci.cards import Card, cards_of
+from pci.cards import Card, card_of, cards_of
 from pci.functions import is_gpu, is_integrated_gpu, is_nvswitch, is_on_vfio
 from pci.host import Function, Host, MediatedDevice, OtherMember
+from pci.resets import deadly_reset, is_listed
 from pci.resource import DeviceKind, NodeDevice, variable
 from pci.vendors import NVIDIA, PREFIXES
 from pci.viability import Hindrance, no_answer, not_for_guests, not_viable
-from plugin.cards.config import Bind, Config, Groups, Rule, Serve
+from plugin.cards.config import Bind, Config, DeadlyResets, Groups, Rule, Serve
 from plugin.cards.names import PCIIDs, resource_name, type_resource_name
 from program.errors import Refusal
 from program.problem import Problem
@@ -210,6 +211,8 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
         unfit = next(filter(None, (_unfit(host, card.functions, lead, config) for lead in leads)), None)
         to_bind = _is_bound_when_claimed(host, card, leads, config)
         withheld = card.withheld or (None if to_bind else unfit) or shares
+        if withheld is None and config.deadly_resets is DeadlyResets.WITHHOLD:
+            withheld = deadly_reset_of(host, functions, config)
         addresses = () if number is None else host.groups[number]
         yield replace(
             card,
@@ -221,6 +224,41 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
             withheld=withheld,
             unhealthy=None if withheld or to_bind else not_viable(host, functions),
         )
+
+
+def deadly_reset_of(host: Host, functions: Iterable[Function], config: Config) -> Hindrance | None:
+    """Return why one of these functions would not survive the reset between two guests, by the reset that it has, or
+    will have from its rule when it is bound; None if nothing is known."""
+    for function in filter(is_listed, functions):
+        methods = function.reset_methods
+        if not is_on_vfio(function):
+            wanted = wanted_settings(host, card_of(host, function.address), config).get(function.address, NOTHING)
+            methods = methods if wanted.reset_methods is None else wanted.reset_methods
+        if (deadly := deadly_reset(function, methods)) is not None:
+            return deadly
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of a function is to be otherwise while vfio has it; None for as it is."""
+
+    reset_methods: tuple[str, ...] | None = None
+    d3cold_allowed: bool | None = None
+
+
+#: Nothing is to be otherwise.
+NOTHING = Settings()
+
+
+def wanted_settings(host: Host, card: Card, config: Config) -> Mapping[PCIAddress, Settings]:
+    """Return what the card's rule wants of its functions, and which reset of its lead; empty if it wants nothing."""
+    rule, fits = fitting(host, card, config) or (None, None)
+    if rule is None or fits is None or (rule.reset_method is None and rule.d3cold_allowed is None):
+        return {}
+    methods = None if rule.reset_method is None else tuple(rule.reset_method)
+    lead = next(filter(is_gpu, card), fits)
+    return {function.address: Settings(methods if function == lead else None, rule.d3cold_allowed) for function in card}
 
 
 def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance | None:

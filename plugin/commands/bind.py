@@ -4,7 +4,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -53,9 +52,12 @@ class BindFlags:
         ),
     ] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the writes, and do none.")] = False
-    config: Annotated[Path | None, typer.Option(help="What --all means beyond NVIDIA, AMD and Intel GPUs (YAML).")] = (
-        None
-    )
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="What --all means beyond NVIDIA, AMD and Intel GPUs, and what bind sets by its rules (YAML)."
+        ),
+    ] = None
     sysfs: Annotated[
         Path,
         typer.Option(help="The directory that stands for /sys; its neighbours for /proc, /dev and /lib/modules."),
@@ -76,18 +78,21 @@ def bind(
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
 
-    _rebind(flags, cards_to_bind, partial(plan_bind, skip=flags.every), nvidia_smi)
+    def plan(survey: Survey, cards: tuple[Card, ...], config: Config) -> Plan:
+        return plan_bind(survey, cards, config=config, skip=flags.every)
+
+    _rebind(flags, cards_to_bind, plan, nvidia_smi)
 
 
 def unbind(flags: BindFlags) -> None:
     """Give cards back to the drivers that they had before."""
-    _rebind(flags, offered_cards, plan_unbind)
+    _rebind(flags, offered_cards, lambda survey, cards, _: plan_unbind(survey, cards))
 
 
 def _rebind(
     flags: BindFlags,
     all_cards: Callable[[Host, Config], tuple[Card, ...]],
-    plan: Callable[[Survey, tuple[Card, ...]], Plan],
+    plan: Callable[[Survey, tuple[Card, ...], Config], Plan],
     nvidia_smi: str = "",
 ) -> None:
     addresses, every, sysfs, state = flags.addresses or [], flags.every, flags.sysfs, flags.state
@@ -109,7 +114,7 @@ def _rebind(
         return all_cards(host, rules) if every else named_cards(host, named)
 
     def decide(survey: Survey, cards: tuple[Card, ...]) -> Plan:
-        decided = plan(survey, cards)
+        decided = plan(survey, cards, rules)
         for problem in decided.skipped:
             _warn(f"skipped {problem}")
         return decided

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from pci.vendors import PREFIXES
-from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule
+from plugin.cards.config import SELECTORS, Bind, Config, DeadlyResets, Groups, Rule
+from plugin.cards.vgpu_rules import VGPURule
 from plugin.config_file import read_config, shadowed_in, written_out
 from plugin.config_file import schema as schema_of_the_file
 from program.commands import AsJSON
@@ -44,6 +45,11 @@ def in_words(config: Config) -> list[str]:
     lines.append(
         f"an IOMMU group of several of these: {'one unit' if together else 'withheld'} (groups: {config.groups})"
     )
+    is_withheld = config.deadly_resets is DeadlyResets.WITHHOLD
+    lines.append(
+        f"models that do not survive a reset: {'withheld' if is_withheld else 'offered, and the doctor warns'} "
+        f"(deadly_resets: {config.deadly_resets})"
+    )
     if config.uses_dra:
         bound = "bound for the claim that gets it"
         is_bound = config.bind is Bind.WHEN_CLAIMED
@@ -65,7 +71,20 @@ def in_words(config: Config) -> list[str]:
                 f"NVLink in guests: by the Fabric Manager at {config.fabric.manager}, which {after} after a restart"
             )
         )
+    lines += [one_line(f"of {_cards(rule)}: {_cut(rule)}, by gpu-plugin vgpus") for rule in config.vgpus]
     return lines
+
+
+def _cards(rule: VGPURule) -> str:
+    selectors = {"vendor": rule.vendor, "device": rule.device, "subsystem": rule.subsystem}
+    fits = [f"{name} {value}" for name, value in selectors.items() if value is not None]
+    return ", ".join([*fits, *([f"address {' or '.join(rule.address)}"] if rule.address else [])])
+
+
+def _cut(rule: VGPURule) -> str:
+    if rule.functions is None:
+        return ", ".join(f"{count} vGPUs of type {name}" for name, count in rule.types.items())
+    return ", ".join([f"{rule.functions} virtual functions", *(f"{quota} {n} each" for quota, n in rule.quota.items())])
 
 
 def _rule(rule: Rule) -> str:
@@ -73,11 +92,13 @@ def _rule(rule: Rule) -> str:
     fits = ", ".join(f"{name} {' or '.join(values)}" for name, values in selectors.items() if values)
     if rule.withhold:
         return f"{fits}: withheld"
-    return (
-        f"{fits}: as {rule.resource}"
-        if rule.resource is not None
-        else f"{fits}: by model or type, as {rule.prefix}/..."
-    )
+    name = f"as {rule.resource}" if rule.resource is not None else f"by model or type, as {rule.prefix}/..."
+    bound = []
+    if rule.reset_method is not None:
+        bound.append(f"reset_method {' '.join(rule.reset_method) or 'empty'}")
+    if rule.d3cold_allowed is not None:
+        bound.append(f"d3cold_allowed {int(rule.d3cold_allowed)}")
+    return f"{fits}: {name}{', while on vfio with ' if bound else ''}{' and '.join(bound)}"
 
 
 @config.command()

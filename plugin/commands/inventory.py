@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from pci.slices import value_of
-from plugin.cards.inventory import Device
+from pci.viability import Hindrance
+from plugin.cards.inventory import Device, deadly_reset_of
 from plugin.cards.names import PCIIDs, read_pci_ids
 from plugin.commands.node import NodeFlags, function_as_json, node_now
 from plugin.dra.slices import attributes, capacity
@@ -67,10 +68,19 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
     lines = aligned(rows, columns())
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
+    lines += [
+        f"{device.id} may die of its next reset: it {deadly.wrong}"
+        for device in snapshot.inventory.offered
+        if (deadly := _deadly_reset(snapshot, device)) is not None
+    ]
     lines += [f"not read: {fault}" for fault in _not_read(snapshot)]
     if (sight := snapshot.partitions) is not None:
         lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
     return "\n".join([*lines, f"Names from {names.path} of {names.date}."])
+
+
+def _deadly_reset(snapshot: Snapshot, device: Device) -> Hindrance | None:
+    return deadly_reset_of(snapshot.host, device.functions, snapshot.config)
 
 
 def _not_read(snapshot: Snapshot) -> list[str]:
@@ -114,6 +124,7 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "listed": device.resource is not None and device.withheld is None,
                 "healthy": snapshot.reason(device) is None,
                 "reason": None if (reason := snapshot.reason(device)) is None else str(reason),
+                "deadlyReset": None if (deadly := _deadly_reset(snapshot, device)) is None else str(deadly),
                 "inUseBy": None if (holder := snapshot.holders.get(device.id)) is None else holder.pod,
                 "claim": snapshot.claim(device),
                 "iommuGroup": device.iommu_group,

@@ -82,7 +82,7 @@ class _Collector:
         yield from self._sight()
 
     def _devices(self) -> "Iterator[Metric]":
-        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         snapshot = self._watch.snapshot
         by_state = GaugeMetricFamily(
@@ -118,6 +118,17 @@ class _Collector:
                 in_use.add_metric([device.id, device.resource or "", namespace, "", name], 1)
         yield devices
         yield in_use
+        errors = CounterMetricFamily(
+            "gpu_plugin_pcie_errors",
+            "PCIe errors (AER) of each function of a device on offer, since the kernel found it.",
+            labels=["device", "function", "severity"],
+        )
+        for device in snapshot.inventory.offered:
+            for function in device.functions:
+                counted = snapshot.errors.now.get(function.address)
+                for severity, count in () if counted is None else counted._asdict().items():
+                    errors.add_metric([device.id, str(function.address), severity], count)
+        yield errors
 
     def _counted(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

@@ -6,12 +6,13 @@ troubles that keep no device from being offered: a card that cannot be reset bet
 
 from collections.abc import Iterator
 
+from pci.cards import card_of
 from pci.functions import is_gpu, is_on_vfio, what
 from pci.host import Details, Function
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
 from pci.viability import BOOT_VGA, keeps_its_group
 from plugin.cards.config import Groups
-from plugin.cards.inventory import Device, is_left_to_the_node
+from plugin.cards.inventory import NOTHING, Device, deadly_reset_of, is_left_to_the_node, wanted_settings
 from plugin.doctor.finding import Check, NodeFinding, error, note, warning
 from plugin.node.snapshot import Snapshot
 
@@ -34,19 +35,33 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     # A device without a resource is given to no guest, and so not to two.
     if (
         device.resource is not None
+        and (deadly := deadly_reset_of(snapshot.host, device.functions, snapshot.config)) is not None
+    ):
+        yield warning(
+            Check.RESET,
+            deadly.wrong,
+            deadly.fix,
+            "until then: deadly_resets: withhold in the config keeps it from guests",
+            of=device.id,
+        )
+    elif (
+        device.resource is not None
         and details is not None
         and has_no_reset(snapshot, details)
         and not bus_is_reset_by_vfio(snapshot, device)
     ):
         yield _no_reset(snapshot, device)
+    yield from _not_as_wanted(snapshot, device)
     yield from _bars(snapshot, device)
     if details is not None and details.power_state == "D3cold":
         yield note(
             Check.POWER,
             "is without power (D3cold), and some cards don't wake: 'Unable to change power state from D3cold'",
-            f"echo 0 > /sys/bus/pci/devices/{device.lead.address}/d3cold_allowed",
+            f"d3cold_allowed: false in its rule of the config, or echo 0 > /sys/bus/pci/devices/{device.lead.address}/"
+            "d3cold_allowed",
             of=device.id,
         )
+    yield from _errors(snapshot, device)
     if device.numa_node is None:
         yield note(
             Check.NUMA,
@@ -114,6 +129,53 @@ def _no_reset(snapshot: Snapshot, device: Device) -> NodeFinding:
         "put the card into another slot",
         of=device.id,
     )
+
+
+def _not_as_wanted(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
+    """Yield what the config wants of functions that vfio had before: it is written when vfio gets them."""
+    for function in filter(is_on_vfio, device.functions):
+        card = card_of(snapshot.host, function.address)
+        wanted = wanted_settings(snapshot.host, card, snapshot.config).get(function.address, NOTHING)
+        details = snapshot.closely.details.get(function.address)
+        if details is None:
+            continue
+        if wanted.reset_methods is not None and details.reset_methods not in (None, wanted.reset_methods):
+            has, wants = (
+                " ".join(methods or ()) or "nothing" for methods in (details.reset_methods, wanted.reset_methods)
+            )
+            yield _not_yet(Check.RESET, device, function, "reset_method", has, wants)
+        if wanted.d3cold_allowed is not None and details.d3cold_allowed not in (None, wanted.d3cold_allowed):
+            has, wants = (f"{int(each or False)}" for each in (details.d3cold_allowed, wanted.d3cold_allowed))
+            yield _not_yet(Check.POWER, device, function, "d3cold_allowed", has, wants)
+
+
+def _not_yet(check: Check, device: Device, function: Function, name: str, has: str, wants: str) -> NodeFinding:
+    text = "" if wants == "nothing" else f"{wants} "
+    return warning(
+        check,
+        f"has {has} in {name} of {what(function)}, and the config wants {wants}: vfio had it before",
+        f"gpu-plugin unbind {device.id}, then bind it with the config",
+        f"or, where vfio has it from boot on: echo {text}> /sys/bus/pci/devices/{function.address}/{name}",
+        of=device.id,
+    )
+
+
+def _errors(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
+    """Yield what the kernel has counted since it found each function: it may be old."""
+    for function in device.functions:
+        details = snapshot.closely.details.get(function.address)
+        if details is None or details.errors is None:
+            continue
+        lost = [
+            f"{count} {kind}" for kind, count in details.errors._asdict().items() if count and kind != "correctable"
+        ]
+        if lost:
+            yield note(
+                Check.PCIE_ERRORS,
+                f"has had {' and '.join(lost)} PCIe errors since the node found it (AER of {what(function)})",
+                f"grep -r . /sys/bus/pci/devices/{function.address}/aer_dev_*; the daemon counts new ones",
+                of=device.id,
+            )
 
 
 def _bars(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:

@@ -24,12 +24,15 @@ class Check(StrEnum):
     MEMLOCK = "memlock"
     HUGE_PAGES = "huge-pages"
     FABRIC = "fabric"
+    MDEVS = "mediated-devices"
+    PEER_TO_PEER = "peer-to-peer"
 
     VIABILITY = "viability"
     BOOT_VGA = "boot-vga"
     RESET = "reset"
     BARS = "bars"
     POWER = "power"
+    PCIE_ERRORS = "pcie-errors"
     NUMA = "numa"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from pci.address import PCIAddress
 from plugin.binding.plan import named_cards, plan_bind, plan_unbind
 from plugin.binding.rebind import Decide, Roots, rebind
+from plugin.cards.config import Config
 from plugin.dra.work import StillAtWork
 from plugin.watch.watch import Durations
 from program.child import spawned
@@ -42,10 +43,10 @@ class Binder:
         self._at_most = at_most
         self._latest: asyncio.Task[frozenset[str]] | None = None
 
-    async def bind(self, addresses: Iterable[str]) -> frozenset[str]:
-        """Give the cards of these functions to vfio, all or none; return the functions that it did not have before.
-        Refusal if they cannot be bound, StillAtWork if that is not known yet."""
-        return await self._run("bind", plan_bind, addresses)
+    async def bind(self, addresses: Iterable[str], config: Config) -> frozenset[str]:
+        """Give the cards of these functions to vfio, all or none, as the config wants them; return the functions that
+        it did not have before. Refusal if they cannot be bound, StillAtWork if that is not known yet."""
+        return await self._run("bind", partial(plan_bind, config=config), addresses)
 
     async def unbind(self, addresses: Iterable[str]) -> None:
         """Give the cards of these functions back to their former drivers; Refusal and StillAtWork as for bind."""

@@ -261,7 +261,9 @@ class Claims:
         functions = [address for device in devices for address in device.bound]
         if not functions:
             return devices
-        ours = await self._binder.bind(functions) | {address for each in before.values() for address in each}
+        ours = await self._binder.bind(functions, self._watch.snapshot.config) | {
+            address for each in before.values() for address in each
+        }
         await self._watch.look_again()
         # A device that somebody else has bound in the meantime is not given back.
         return tuple(device if ours & {*device.bound} else replace(device, bound=()) for device in devices)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pci.functions import is_gpu
-from pci.host import Function
+from pci.host import Function, Host
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import read_host
+from pci.sysfs.pcie import read_peer_to_peer
 from pci.sysfs.platform import read_platform
 from pci.vendors import NVIDIA
 from plugin.binding.nvml import Identities, read_identities
@@ -24,7 +25,9 @@ from plugin.fabric.board import Board, ids_of
 from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus
-from plugin.node.snapshot import Closely, Snapshot
+from plugin.node.snapshot import Closely, Snapshot, peers_of
+from plugin.state_files import boot_id
+from plugin.vgpus.made import read_made, types_of
 from program.errors import Refusal
 
 #: Calls a function with a tree like /sys and more arguments in another process, since the kernel may not answer.
@@ -35,7 +38,7 @@ AskSysfs: TypeAlias = Callable[..., Awaitable[Any]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """The directories that stand for /sys, /dev and /proc, None for one that is not looked at; and `state`, which has
-    former drivers, NVML's UUIDs, module IDs and the owners of partitions."""
+    former drivers, NVML's UUIDs, module IDs, the owners of partitions and the vGPUs that gpu-plugin made."""
 
     sys: Path
     dev: Path | None
@@ -60,13 +63,14 @@ async def look(
     it, only the devices that were not to be bound before are looked at, and UUIDs if a card has another driver.
     """
     host, before = await ask(read_host, places.sys), latest()
+    host = replace(host, vgpu_types=_vgpu_types(host, places))
     if before is not None:
         host = host.as_seen_since(before.host)
     same = before if before is not None and before.config == config else None
     inventory = take_inventory(host, config, names, None if same is None else same.inventory)
     known = {} if same is None or uses else same.refusals
     new = {device_id: functions for device_id, functions in inventory.to_bind.items() if device_id not in known}
-    every = {**known, **(await ask(refusals, places.sys, new, state=places.state) if new else {})}
+    every = {**known, **(await ask(refusals, places.sys, new, config, state=places.state) if new else {})}
     cards, identities = _nvidias(inventory), Identities()
     if same is not None and not uses and cards == _nvidias(same.inventory):
         identities = same.identities
@@ -81,6 +85,16 @@ async def look(
         refusals={device_id: every[device_id] for device_id in sorted(inventory.to_bind)},
         identities=identities,
     )
+
+
+def _vgpu_types(host: Host, places: Places) -> Mapping[int, str]:
+    """Return the names of vGPU types by number, with those that no function can become since gpu-plugin made all of
+    them."""
+    try:
+        boot = boot_id(places.proc or places.sys.absolute().parent / "proc")
+        return types_of(host, read_made(places.state, boot))
+    except Refusal:
+        return host.vgpu_types  # gpu-plugin vgpus says what is wrong with the file
 
 
 def _nvidias(inventory: Inventory) -> tuple[Function, ...]:
@@ -114,7 +128,7 @@ async def look_at_all(
         sees_pods=assignments is not None,
         claimed=claims(),
         partitions=partitions,
-        closely=await ask(_closely, places.sys, places.proc, inventory),
+        closely=await ask(_closely, places.sys, places.proc, inventory, peers_of(snapshot.host, inventory)),
     )
 
 
@@ -127,7 +141,7 @@ async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Fa
     return FabricStatus(Board(table, ids_of(inventory, read_module_ids(settings, state)), settings.version), book)
 
 
-def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:
+def _closely(sys: Path, proc: Path | None, inventory: Inventory, peers: tuple[Function, ...]) -> Closely:
     details = {}
     faults = []
     for function in (function for device in inventory.devices for function in device.functions):
@@ -135,4 +149,12 @@ def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:
             details[function.address] = read_details(sys, function.address)
         except Unreadable as unreadable:
             faults.append(unreadable.fault)
-    return Closely(platform=read_platform(sys, proc), details=details, faults=tuple(faults))
+    paths = {}
+    for address in dict.fromkeys(address for peer in peers for address in (*peer.bridges, peer.address)):
+        try:
+            if (path := read_peer_to_peer(sys, address)) is not None:
+                paths[address] = path
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+    platform = read_platform(sys, proc)
+    return Closely(platform=platform, details=details, peer_to_peer=paths, faults=tuple(faults))

@@ -6,8 +6,8 @@ from enum import StrEnum
 from functools import cached_property
 
 from pci.address import PCIAddress
-from pci.functions import is_gpu
-from pci.host import Details, Fault, Host, Platform
+from pci.functions import is_gpu, is_integrated_gpu, what
+from pci.host import Details, Fault, Function, Host, PeerToPeer, Platform
 from pci.viability import Hindrance
 from plugin.binding.nvml import UNKNOWN, Identities, Identity
 from plugin.cards.config import Config, Fabric, Serve
@@ -17,6 +17,9 @@ from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_no
 from plugin.fabric.board import Board, gpus
 from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.status import FabricStatus
+from plugin.node.error_counts import ErrorCounts
+
+_NETWORK = 0x02  # the base class
 
 
 class State(StrEnum):
@@ -32,10 +35,12 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closely:
     """Parts that only commands look at: the platform, and `details` of each function of a device, with the `faults` of
-    those that could not be read."""
+    those that could not be read; `peer_to_peer` of GPUs, network cards and the bridges above them, where it can be
+    read."""
 
     platform: Platform = field(default_factory=Platform)
     details: Mapping[PCIAddress, Details] = field(default_factory=dict)
+    peer_to_peer: Mapping[PCIAddress, PeerToPeer] = field(default_factory=dict)
     faults: tuple[Fault, ...] = ()
 
 
@@ -46,7 +51,7 @@ class Snapshot:
     From the kernel: `host`, its `inventory` by the `config`, and `nodes`, the entries of /dev. `refusals` has each
     device that is bound to vfio for the claim that gets it, with the reason why it cannot be bound now, or None.
     `identities`: what NVML calls NVIDIA's cards.
-    `fallen` are the functions that fell off the bus.
+    `fallen` are the functions that fell off the bus, `errors` what the kernel counted of PCIe errors.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
     False. `claimed` has the ResourceClaim (`namespace/name`) for which a device is prepared, by the device's ID; `kept`
@@ -61,6 +66,7 @@ class Snapshot:
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
     identities: Identities = field(default_factory=Identities)
     fallen: frozenset[PCIAddress] | None = None
+    errors: ErrorCounts = field(default_factory=ErrorCounts)
     assignments: frozenset[Assignment] | None = None
     sees_pods: bool = False
     claimed: Mapping[str, str] | None = None
@@ -152,6 +158,7 @@ class Snapshot:
             # Nodes are made when a card is bound.
             or (None if self.nodes is None or device.to_bind else missing_node(device, self.nodes, self.host.noiommu))
             or self._fallen(device)
+            or self._failing(device)
             or self._held(device)
             or self.kept.get(device.id)
             or (self.refusals.get(device.id) if device.to_bind else None)
@@ -165,6 +172,18 @@ class Snapshot:
                 return Hindrance(
                     f"fell off the bus: the config space of {function.address} reads as ones",
                     "reset the slot or the node, and look for AER errors in the kernel's log",
+                )
+        return None
+
+    def _failing(self, device: Device) -> Hindrance | None:
+        for function in device.functions:
+            grown = self.errors.grown(function.address)
+            kind = "fatal" if grown.fatal else "nonfatal" if grown.nonfatal else None
+            if kind is not None:
+                # Without numbers: a reason that changes is another line of the log, and another series in Prometheus.
+                return Hindrance(
+                    f"has had {kind} PCIe errors since the plugin began (AER of {what(function)})",
+                    "see the kernel's log, have the card seated anew or replaced, and restart the plugin's pod",
                 )
         return None
 
@@ -199,3 +218,21 @@ class Snapshot:
         if claim is not None and not by_dra:
             return Hindrance(f"is prepared for the ResourceClaim {claim}", "it is free when the pods of that claim end")
         return None
+
+
+def peers_of(host: Host, inventory: Inventory) -> tuple[Function, ...]:
+    """Return the functions between which data may go without the processor: GPUs that have a resource, without the
+    processor's own, and network cards below a switch with one of those; no virtual functions. Ascending."""
+    gpus = [
+        device.lead
+        for device in inventory.devices
+        if device.resource is not None and device.mdev is None and is_gpu(device.lead) and not device.lead.is_virtual
+        if not is_integrated_gpu(host, device.lead)
+    ]
+    switches = {gpu.bridges[:2] for gpu in gpus if len(gpu.bridges) > 2}
+    cards = [
+        function
+        for function in host.functions.values()
+        if function.pci_class >> 16 == _NETWORK and not function.is_virtual and function.bridges[:2] in switches
+    ]
+    return tuple(sorted((*gpus, *cards), key=lambda function: function.address))

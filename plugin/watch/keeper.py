@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pci.address import PCIAddress
 from pci.sysfs.details import off_the_bus
+from pci.sysfs.pcie import read_errors_of_all
 from plugin.watch.events import Bell
 from plugin.watch.listeners import Bells
 from plugin.watch.podresources import WORTH_WAITING, Pods
@@ -83,6 +84,8 @@ async def _look_at_nodes(watch: Watch, bells: Bells, trouble: Trouble) -> None:
 async def _look_from_time_to_time(watch: Watch, pods: Pods, trouble: Trouble) -> None:
     """Look at everything at intervals, for changes without an event; also at the files that the kernel was silent
     about."""
+    with _reported(trouble):
+        await _count_errors(watch)
     while True:
         await asyncio.sleep(watch.sources.rescan)
         await watch.sources.reader.forget_silence()
@@ -91,6 +94,8 @@ async def _look_from_time_to_time(watch: Watch, pods: Pods, trouble: Trouble) ->
             trouble.tell(None)
         with _reported(trouble):
             await _look_for_fallen(watch, pods)
+        with _reported(trouble):
+            await _count_errors(watch)
 
 
 async def _look_for_fallen(watch: Watch, pods: Pods) -> None:
@@ -123,6 +128,14 @@ async def _fallen(watch: Watch, pods: Pods) -> frozenset[PCIAddress] | None:
         return await watch.sources.reader.ask(off_the_bus, watch.sources.sys, addresses)
     except Refusal:
         return None
+
+
+async def _count_errors(watch: Watch) -> None:
+    """Tell the watch of the PCIe errors of devices on offer, also of those that guests have: the kernel has them, and
+    asks no device."""
+    addresses = [function.address for device in watch.snapshot.inventory.offered for function in device.functions]
+    counted = await watch.sources.reader.ask(read_errors_of_all, watch.sources.sys, addresses)
+    watch.see(replace(watch.snapshot, errors=watch.snapshot.errors.then(counted)))
 
 
 async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:

@@ -381,7 +381,7 @@ def _boards(plane: ControlPlane, number: int) -> None:
     go to that node alone: the scheduler gives it the cards that `fit` names, which gpu-plugin can activate."""
     random = Random(33)
     cases = [_board(random, f"board-{each}") for each in range(number)]
-    plane.create(each for case in cases for each in (_node(case.node), *case.objects))
+    plane.create(each for case in cases for each in (_node(case.node), *map(_without_conditions, case.objects)))
     time.sleep(2)  # until the scheduler knows them
     pods = {case.node: [*_pod(case.node, case.claim, {"kubernetes.io/hostname": case.node})] for case in cases}
     for kind in (0, 1):
@@ -465,7 +465,7 @@ def _cards(pod: Mapping[str, Any], claims: Mapping[str, Any]) -> list[str]:
 
 def _place(plane: ControlPlane, nodes: int, vms: int, idle: float) -> None:
     """VMs of two cards with NVLink, on nodes of eight cards."""
-    slices = [each for each in large(nodes) if each["kind"] == "ResourceSlice"]
+    slices = [_without_conditions(each) for each in large(nodes) if each["kind"] == "ResourceSlice"]
     plane.create([*map(_node, sorted({each["spec"]["nodeName"] for each in slices})), *slices])
     text = {"nvidia.com/use-gputype": "h100", "gpu-launcher.dev/together": "nvlink"}
     claim = claim_for(entries(2), read_selection(text))
@@ -485,6 +485,14 @@ def _place(plane: ControlPlane, nodes: int, vms: int, idle: float) -> None:
     # The API server's own lease, and the controllers', are no node's.
     since = {name: number for name, number in (plane.requests(*WRITES) - writes).items() if name != "leases"}
     print(f"{idle:.0f} idle seconds: {sum(since.values())} writes of {nodes} nodes {since or ''}")
+
+
+def _without_conditions(each: Object) -> Object:
+    """The object without binding conditions, which no driver is here to fulfil: pods would wait for them."""
+    for device in each["spec"]["devices"] if each["kind"] == "ResourceSlice" else ():
+        for name in ("bindingConditions", "bindingFailureConditions"):
+            device.pop(name, None)
+    return each
 
 
 def _node(name: str) -> Object:

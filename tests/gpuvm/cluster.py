@@ -89,6 +89,27 @@ def ended(code: int, message: str = "", *, reason: str = "Error", phase: str = "
     return pod(phase=phase, ready=False, state=terminated(code, message, reason), **more)
 
 
+def holding(name: str, device: str, **conditions: bool) -> Object:
+    """A claim with a device of gpu-1 whose binding conditions are Ready and Failed, and what the driver said of it."""
+    of = {"driver": "gpu-launcher.dev", "pool": "gpu-1", "device": device}
+    result = {**of, "request": "gpu", "bindingConditions": ["Ready"], "bindingFailureConditions": ["Failed"]}
+    told = [
+        {"type": kind, "status": str(is_true), "reason": "Said", "message": f"{device}: {kind} is {is_true}; look",
+         "lastTransitionTime": CREATED}
+        for kind, is_true in conditions.items()
+    ]  # fmt: skip
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "vms", "uid": f"uid-of-{name}"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu-launcher.dev"}}]}},
+        "status": {
+            "allocation": {"devices": {"results": [result]}},
+            **({"devices": [{**of, "conditions": told}]} if told else {}),
+        },
+    }
+
+
 def terminated(code: int, message: str = "", reason: str = "Error") -> Object:
     return {"terminated": {"exitCode": code, "reason": reason, **({"message": message} if message else {})}}
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpuvm.reasons import answer, no_pod
 from launcher.checks.cgroup import memlock
-from tests.gpuvm.cluster import CARD, controller, ended, event, pending, pod, terminated, waiting
+from tests.gpuvm.cluster import CARD, controller, ended, event, holding, pending, pod, terminated, waiting
 
 
 class Case(NamedTuple):
@@ -14,8 +14,14 @@ class Case(NamedTuple):
     answer: str
     events: tuple[dict[str, Any], ...] = ()
     last_line: str = ""
+    claims: tuple[dict[str, Any], ...] = ()
 
 
+PREBIND = 'running PreBind plugin "DynamicResources": claim gpus binding failed'
+WAITED = (
+    "; wait: after 10 minutes it takes other cards, and the driver's log says more: `kubectl logs -n kube-system -l "
+    "app.kubernetes.io/name=gpu-plugin`"
+)
 GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
 DELETED = {"deletionTimestamp": "2026-11-22T12:10:00Z", "deletionGracePeriodSeconds": 75}
@@ -87,6 +93,39 @@ CASES = {
     "an image": Case(
         waiting("ImagePullBackOff", 'Back-off pulling image "gpu-launcher:9"'),
         'vms/vm: is Pending: its image cannot be pulled (Back-off pulling image "gpu-launcher:9"); see the name',
+    ),
+    "a card that is not ready": Case(
+        pod(phase="Pending", node=None, ready=False, scheduled={"type": "Other", "status": "True"}),
+        f"vms/vm: is Pending: the scheduler waits until pci-1 of gpu-1 can be used{WAITED}",
+        claims=(holding("gpus", "pci-1"),),
+    ),
+    "cards of two claims, one of which is not ready": Case(
+        pending("claim vms/other is being allocated"),
+        "vms/vm: is Pending: the scheduler waits until pci-2 of gpu-1 can be used (pci-2: Ready is False; look)"
+        f"{WAITED}",
+        claims=(holding("gpus", "pci-1", Ready=True, Failed=False), holding("more", "pci-2", Ready=False)),
+    ),
+    "a card that cannot be made ready": Case(
+        pending(PREBIND),
+        "vms/vm: is Pending: pci-2 of gpu-1 cannot be made ready for it (pci-2: Failed is True; look); the scheduler "
+        "looks for other cards, and the driver's log says more",
+        claims=(holding("gpus", "pci-1"), holding("more", "pci-2", Ready=False, Failed=True)),
+    ),
+    "a card that is not ready, of a claim that may not be seen": Case(
+        pod(phase="Pending", node=None, ready=False, scheduled={"type": "Other", "status": "True"}),
+        "vms/vm: is Pending: its cards are made ready for it (waiting for binding conditions for device on node "
+        f"gpu-1){WAITED}",
+        (event("BindingConditionsPending", "waiting for binding conditions for device on node gpu-1", kind="Normal"),),
+    ),
+    "a card that is ready": Case(
+        pending("0/1 nodes are available: 1 Insufficient memory."),
+        "vms/vm: is Pending: no node has enough memory left (",
+        claims=(holding("gpus", "pci-1", Ready=True, Failed=False),),
+    ),
+    "a deletion while a card is not ready": Case(
+        pending("", metadata=DELETED),
+        "vms/vm: is Terminating: it was deleted",
+        claims=(holding("gpus", "pci-1"),),
     ),
     "a ConfigMap": Case(
         waiting("ContainerCreating"),
@@ -201,7 +240,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_reason_has_its_one_answer(name: str) -> None:
     case = CASES[name]
-    found = str(answer(case.pod, case.events, case.last_line))
+    found = str(answer(case.pod, case.events, case.last_line, claims=case.claims))
     assert found[: len(case.answer)] == case.answer
 
 

@@ -5,7 +5,7 @@ import re
 
 from tests.clusters import node_of
 from tests.conftest import Command
-from tests.gpuvm.cluster import CARD, controller, ended, event, golden, pending, pod, terminated
+from tests.gpuvm.cluster import CARD, controller, ended, event, golden, holding, pending, pod, terminated
 from tests.gpuvm.standin import StandIn
 from tests.gpuvm.test_verbs import GET_ALL
 
@@ -69,6 +69,26 @@ def test_who_may_not_list_nodes_has_the_schedulers_words(kubectl_gpuvm: Command,
     )
     assert empty == ""
     assert fit.startswith("fit: kubectl: Error from server (Forbidden): nodes is forbidden; ask for that right")
+
+
+def test_a_claim_that_is_not_ready_is_looked_up_by_the_name_that_the_pod_has_it_by(
+    kubectl_gpuvm: Command, kubectl: StandIn
+) -> None:
+    made = {"resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "vm-gpus-x7"}]}
+    shared = {
+        "resourceClaims": [
+            {"name": "gpus", "resourceClaimTemplateName": "a"},
+            {"name": "b", "resourceClaimName": "team"},
+        ]
+    }
+    vm = pod(
+        phase="Pending", node=None, ready=False, scheduled={"type": "Other", "status": "True"}, status=made, spec=shared
+    )
+    kubectl.answers("get pods", [vm])
+    kubectl.answers("get events", [])
+    kubectl.answers("get resourceclaims team vm-gpus-x7 -n vms", [holding("vm-gpus-x7", "pci-1")])
+    said = kubectl_gpuvm("why", "vm", env=kubectl.env).stdout
+    assert said.startswith("vms/vm: is Pending: the scheduler waits until pci-1 of gpu-1 can be used; wait")
 
 
 def test_where_fit_cannot_look_it_says_why(kubectl_gpuvm: Command, kubectl: StandIn) -> None:

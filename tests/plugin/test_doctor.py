@@ -8,7 +8,7 @@ import pytest
 from pci.sysfs.functions import read_host
 from pci.sysfs.platform import read_platform
 from pci.sysfs.record import record
-from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.config import Config, DeadlyResets, Groups, Rule
 from plugin.cards.names import PCIIDs
 from plugin.doctor import examine
 from plugin.doctor.finding import NODE, Check, NodeFinding
@@ -27,7 +27,7 @@ from tests.compose import (
     look_closely,
 )
 from tests.conftest import Command, Machine
-from tests.kernel import bind, make_nodes, platform_device
+from tests.kernel import aer, becomes, bind, make_nodes, platform_device
 from tests.processes import FIXTURES
 from tests.snapshots import look_at
 
@@ -255,7 +255,10 @@ def test_a_directory_that_is_no_sysfs_is_one_line_and_exit_code_1(gpu_plugin: Co
 
 
 def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None:
-    result = gpu_plugin(*node("rtx-2060-audio-on-snd-hda-intel").flags, "--json")
+    this = node("rtx-2060-audio-on-snd-hda-intel")
+    aer(this.sys, GPU, correctable=5)
+    look_closely(this.sys, GPU, d3cold_allowed="1")
+    result = gpu_plugin(*this.flags, "--json")
     found = json.loads(result.stdout)
     assert result.returncode == 4
     assert found["severity"] == "error"
@@ -290,6 +293,8 @@ def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None
         "powerState": "D3hot",
         "bootVGA": False,
         "resetMethods": ["flr", "bus"],
+        "d3coldAllowed": True,
+        "pcieErrors": {"correctable": 5, "nonfatal": 0, "fatal": 0},
         "bars": [
             {"number": 0, "bytes": 16 * MIB, "assigned": True},
             {"number": 1, "bytes": 256 * MIB, "assigned": True},
@@ -697,6 +702,48 @@ def test_a_card_without_reset_on_the_root_complex_is_no_good_for_two_guests(
     assert "0000:00:02.0 (VGA)    vfio-pci  D0     0: 16 KiB   none" in gpu_plugin(*this.flags).stdout
 
 
+def test_a_model_that_does_not_survive_a_reset_is_a_warning(
+    findings: Examine, node: NodeOf, gpu_plugin: Command, tmp_path: Path
+) -> None:
+    this = node()
+    becomes(this.sys, GPU, "10de:2b85")
+    assert "GB202" in about(findings(this), Check.RESET, GPU).problem.wrong
+    table = gpu_plugin("inventory", *this.flags[1:]).stdout
+    assert f"{GPU} may die of its next reset: it is a GB202" in table
+    # Its kernel has the quirk.
+    look_closely(this.sys, GPU, reset_method="bus")
+    assert Check.RESET not in {finding.check for finding in findings(this)}
+    # Nobody gets it.
+    look_closely(this.sys, GPU, reset_method="flr")
+    withheld = Config(deadly_resets=DeadlyResets.WITHHOLD, offer=(Rule(device="10de:2b85", prefix="nvidia.com"),))
+    assert "GB202" in about(findings(this, withheld), Check.VIABILITY, GPU).problem.wrong
+
+
+def test_what_vfio_had_before_the_config_wanted_it_otherwise_is_a_warning(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    look_closely(this.sys, GPU, d3cold_allowed="1")
+    config = Config(offer=(Rule(device="10de:1f08", prefix="nvidia.com", reset_method=(), d3cold_allowed=False),))
+    reset = about(findings(this, config), Check.RESET, GPU)
+    assert "has flr bus in reset_method of 0000:01:00.0 (VGA), and the config wants nothing" in reset.problem.wrong
+    assert f"echo > /sys/bus/pci/devices/{GPU}/reset_method" in reset.steps[0]
+    power = about(findings(this, config), Check.POWER, GPU)
+    assert "has 1 in d3cold_allowed of 0000:01:00.0 (VGA), and the config wants 0" in power.problem.wrong
+    look_closely(this.sys, GPU, d3cold_allowed="0", reset_method="")
+    assert not {Check.RESET, Check.POWER} & {each.check for each in findings(this, config) if each.device == GPU}
+
+
+def test_errors_that_the_kernel_has_counted_are_a_note(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    aer(this.sys, GPU, correctable=9)
+    assert Check.PCIE_ERRORS not in {finding.check for finding in findings(this)}
+    aer(this.sys, GPU, nonfatal=2, fatal=1)
+    found = about(findings(this), Check.PCIE_ERRORS, GPU)
+    assert found.problem.wrong == (
+        "has had 2 nonfatal and 1 fatal PCIe errors since the node found it (AER of 0000:01:00.0 (VGA))"
+    )
+    assert found.severity is Severity.NOTE
+
+
 def test_what_nobody_asks_for_may_be_without_reset(findings: Examine, node: NodeOf) -> None:
     this = node()
     bind(this.sys, SCREEN, "vfio-pci")
@@ -741,7 +788,7 @@ def test_a_card_without_power_may_not_wake(findings: Examine, node: NodeOf) -> N
     found = about(findings(this), Check.POWER, GPU)
     assert (found.severity, fixes(found)) == (
         Severity.NOTE,
-        (f"echo 0 > /sys/bus/pci/devices/{GPU}/d3cold_allowed",),
+        (f"d3cold_allowed: false in its rule of the config, or echo 0 > /sys/bus/pci/devices/{GPU}/d3cold_allowed",),
     )
 
 
@@ -793,6 +840,8 @@ def test_a_mediated_device_is_asked_for_its_reason_only(findings: Examine, tmp_p
     (this.sys / "bus/mdev/devices" / uuid).symlink_to(f"../../../devices/pci0000:00/0000:00:01.0/{GPU}/{uuid}")
     found = [finding for finding in findings(this) if finding.device == uuid]
     assert [(finding.check, finding.steps) for finding in found] == [(Check.VIABILITY, ())]
+    (about_kubevirt,) = (finding for finding in findings(this) if finding.check is Check.MDEVS)
+    assert about_kubevirt.problem.wrong.startswith("has 1 mediated devices, and KubeVirt's virt-handler removes those")
 
 
 # What is read is recorded

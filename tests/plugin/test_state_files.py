@@ -12,7 +12,7 @@ import pytest
 
 from pci.address import PCIAddress
 from pci.host import Function
-from plugin.binding.former_drivers import read_former, write_former
+from plugin.binding.former_drivers import FormerLines, FormerSettings, read_former, settings_file, write_former
 from plugin.binding.nvml import Identity, read_identities
 from plugin.binding.nvml import keep as keep_identities
 from plugin.binding.plan import Former
@@ -33,6 +33,7 @@ FORMER = {
     PCIAddress.parse("0000:01:00.0"): Former("10de:1f08", "nouveau", None),
     PCIAddress.parse("0000:01:00.1"): Former("10de:10f9", None, "vfio-pci"),
 }
+SET = FormerSettings(BOOT, {"0000:41:00.0": FormerLines("10de:2b85", {"reset_method": "flr bus"})})
 MODULE_IDS = {PCIAddress.parse("0000:0f:00.0"): 5, PCIAddress.parse("0000:86:00.0"): 1}
 BOOK = Book(
     (
@@ -55,6 +56,7 @@ UUIDS = {CARD.address: Identity("GPU-8dcd427f-b4c5-4b2a-9f10-000000000001", "NVI
 #: What each has in it, how it is read from a directory, and how it is written to one.
 KINDS: dict[str, tuple[object, Callable[[Path], object], Callable[[Path], None]]] = {
     "former-drivers": (FORMER, lambda d: read_former(d, BOOT), lambda d: write_former(d, BOOT, FORMER)),
+    "former-settings": (SET, lambda d: settings_file(d).read(), lambda d: settings_file(d).write(SET)),
     "module-ids": (MODULE_IDS, lambda d: read_kept(d), lambda d: keep(d, MODULE_IDS)),
     "nvml": (UUIDS, lambda d: read_uuids(d), lambda d: keep_uuids(d)),
     "partitions": (BOOK, lambda d: book_file(d).read(), lambda d: book_file(d).write(BOOK)),
@@ -65,6 +67,10 @@ DAMAGED: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "former-drivers": (
         "is not what bind wrote; remove it",
         [('"id": "10de:1f08",', ""), ('"nouveau"', "7"), ("0000:01:00.0", "gpu"), ('"boot"', '"a": 1, "boot"')],
+    ),
+    "former-settings": (
+        "is not what bind wrote; remove it",
+        [('"10de:2b85"', "1"), ('"flr bus"', "7"), ("0000:41:00.0", "gpu"), ('"boot"', '"a": 1, "boot"')],
     ),
     "module-ids": ("has no module IDs in it; expected module IDs by PCI address, in JSON", [("5", "-5"), ("5", "5.5")]),
     "nvml": (

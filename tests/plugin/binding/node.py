@@ -50,10 +50,10 @@ class Node:
     def write(self, address: str, name: str, text: str) -> None:
         (self.sys / "bus/pci/devices" / address / name).write_text(f"{text}\n")
 
-    def to_bind(self, *addresses: str) -> Plan:
+    def to_bind(self, *addresses: str, config: Config | None = None) -> Plan:
         host = read_host(self.sys)
         cards = named_cards(host, map(PCIAddress.parse, addresses))
-        return plan_bind(look(self.roots, host, cards), cards, skip=False)
+        return plan_bind(look(self.roots, host, cards), cards, config=config or Config(), skip=False)
 
     def to_bind_all(self, config: Config | None = None) -> Plan:
         host = read_host(self.sys)

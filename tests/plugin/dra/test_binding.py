@@ -17,6 +17,7 @@ import grpc
 import pytest
 
 from pci.sysfs.functions import read_host
+from plugin.cards.config import Config
 from plugin.dra.binder import Binder
 from plugin.dra.checkpoint import Checkpoint
 from plugin.dra.work import StillAtWork
@@ -291,7 +292,7 @@ def test_what_a_driver_holds_up_goes_on_without_whoever_waits(node: Node) -> Non
 
     async def bound_late() -> str:
         with pytest.raises(StillAtWork) as error:
-            await Binder(node.cluster.sys, node.former, durations, at_most=0.01).bind([GPU, AUDIO])
+            await Binder(node.cluster.sys, node.former, durations, at_most=0.01).bind([GPU, AUDIO], Config())
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
         return str(error.value)
 
@@ -304,8 +305,8 @@ def test_who_asks_again_waits_for_what_goes_on(node: Node) -> None:
     async def asked_again() -> frozenset[str]:
         binder = Binder(node.cluster.sys, node.former, defaultdict(Durations))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(binder.bind([GPU, AUDIO]), 0.01)  # as the kubelet goes away
-        return await binder.bind([GPU, AUDIO])
+            await asyncio.wait_for(binder.bind([GPU, AUDIO], Config()), 0.01)  # as the kubelet goes away
+        return await binder.bind([GPU, AUDIO], Config())
 
     assert asyncio.run(asked_again()) == frozenset()  # the first one has bound them
     assert node.kernel.bound == [(AUDIO, "vfio-pci"), (GPU, "vfio-pci")]

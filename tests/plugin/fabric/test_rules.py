@@ -13,8 +13,8 @@ from plugin.cards.config import Fabric
 from plugin.fabric.abi import Code
 from plugin.fabric.activations import Book, book_file
 from program.errors import Refusal
-from tests.fabric.standin import A100_16, B200, Call, Manager
-from tests.plugin.fabric.boards import ADDRESSES
+from tests.fabric.standin import A100_16, B200, H100, Call, Manager
+from tests.plugin.fabric.boards import ADDRESSES, MODULE_OF, board
 from tests.plugin.fabric.node import Node, device, run
 
 Give = Callable[..., Coroutine[Any, Any, None]]
@@ -298,6 +298,53 @@ def test_a_manager_that_has_lost_its_partitions_gets_them_again_before_new_work(
 
     run(life())
     assert node.manager.log == ["activate 3", "activate 3", "activate 4"]
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 4), (1, 1, 2, 4), (1, 1, 4, 2), (8,)])
+@pytest.mark.parametrize("give", [Node.allocate, Node.prepare], ids=["device plugin", "DRA"])
+def test_vms_fill_a_board_whatever_fails_once_and_have_it_after_the_managers_restart(
+    give: Give, sizes: tuple[int, ...], node: Node
+) -> None:
+    chosen = preferred_by_the_plugin if give is Node.allocate else taken_by_the_scheduler
+    free = set(ADDRESSES)
+
+    async def life() -> None:
+        partitions = node.partitions()
+        node.manager.answers(Call.ACTIVATE, Code.GENERIC_ERROR, times=1)
+        with pytest.raises(Refusal, match="cannot activate it: GENERIC_ERROR"):
+            await give(node, partitions, "vms/vm-0", *chosen(free, sizes[0]))
+        for number, size in enumerate(sizes):
+            its = chosen(free, size)
+            await give(node, partitions, f"vms/vm-{number}", *its)
+            free.difference_update(its)
+        node.manager.restart(initialises=1)
+        await partitions.reconcile()
+
+    run(life())
+    assert not free
+    assert sorted(map(len, node.manager.active)) == sorted(sizes)
+
+
+def preferred_by_the_plugin(free: set[int], size: int) -> tuple[int, ...]:
+    its = board(H100).preferred([device(module) for module in sorted(free)], (), size, frozenset())
+    assert its is not None
+    return tuple(MODULE_OF[address] for address in its)
+
+
+def taken_by_the_scheduler(free: set[int], size: int) -> tuple[int, ...]:
+    """The first GPUs, in the order of the slices, that have one partition of the size: tests/launcher/selection has
+    `fit` on such slices, and tests/bench/cluster.py the scheduler."""
+    its = board(H100)
+    order = sorted(map(device, free), key=lambda each: its.order(each, frozenset(free)))
+    for first in order:
+        same = [
+            each
+            for each in order
+            if its.attributes(each)[f"partition{size}"] == its.attributes(first)[f"partition{size}"]
+        ]
+        if len(same) == size:
+            return tuple(MODULE_OF[each.id] for each in same)
+    raise AssertionError(f"no place for {size} on {sorted(free)}")
 
 
 def test_a_manager_that_resumes_gets_its_list(manager: Manager, tmp_path: Path) -> None:
