@@ -12,6 +12,7 @@ _MODULES = {
     "bind": "plugin.commands.bind",
     "unbind": "plugin.commands.bind",
     "serve": "plugin.commands.serve",
+    "vgpus": "plugin.commands.vgpus",
     "config": "plugin.commands.config",
     "record": "plugin.commands.record",
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugin.cards.config import Config, Fabric, Rule
+from plugin.cards.vgpu_rules import VGPURule
 from program.errors import Nonsense, UserError
 from program.problem import Problem
 
@@ -135,8 +136,9 @@ def _shown(value: object) -> str:
 
 
 def _words(location: tuple[int | str, ...]) -> list[str]:
-    """Return the words that may stand at this location: of a rule, of the Fabric Manager, or of the config."""
-    within = Config if len(location) == 1 else Fabric if location[0] == "fabric" else Rule
+    """Return the words that may stand at this location: of a rule, of a part of its own, or of the config."""
+    parts = {"fabric": Fabric, "vgpus": VGPURule}
+    within = Config if len(location) == 1 else parts.get(str(location[0]), Rule)
     return [field.name for field in fields(within)]
 
 

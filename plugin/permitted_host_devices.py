@@ -36,7 +36,13 @@ def permitted_yaml(inventory: Inventory, faults: Iterable[Fault]) -> str:
     comments = [f"# not read: {one_line(fault)}" for fault in faults]
     if not inventory.offered:
         comments.append("# This node offers no device; gpu-plugin inventory says why.")
-    return "\n".join([*comments, yaml.safe_dump(permitted_host_devices(inventory), sort_keys=False)])
+    stanza = permitted_host_devices(inventory)
+    if "mediatedDevices" in stanza["permittedHostDevices"]:
+        comments.append(
+            "# KubeVirt's virt-handler removes each mediated device of the node whose type its CR does not name,"
+        )
+        comments.append("# unless mediatedDevicesConfiguration.enabled is false there.")
+    return "\n".join([*comments, yaml.safe_dump(stanza, sort_keys=False)])
 
 
 def _entries(selector: str, pairs: set[tuple[str, str]]) -> list[dict[str, Any]]:

@@ -49,23 +49,28 @@ def compose(sys: Path, functions: Iterable[Function], processors: Processors | N
         _compose_processors(sys / "devices/system", processors)
     (sys / "bus/pci/devices").mkdir(parents=True)
     for function in functions:
-        place = sys / "devices" / function.path / function.address
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "uevent").write_text(uevent(function))
-        (place / "numa_node").write_text(f"{function.numa}\n")
-        _link(sys / "bus/pci/devices" / function.address, place)
-        if function.driver is not None:
-            _link(place / "driver", sys / "bus/pci/drivers" / function.driver)
-        if function.group is not None:
-            group = sys / "kernel/iommu_groups" / str(function.group)
-            _link(place / "iommu_group", group)
-            _link(group / "devices" / function.address, place)
-        if function.physfn is not None:
-            _link(place / "physfn", place.parent / function.physfn)
-        if function.resource is not None:
-            (place / "resource").write_text(f"{function.resource}\n")
-        if function.vfio is not None:
-            (place / "vfio-dev" / f"vfio{function.vfio}").mkdir(parents=True)
+        add(sys, function)
+
+
+def add(sys: Path, function: Function) -> None:
+    """Add a function to a tree."""
+    place = sys / "devices" / function.path / function.address
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "uevent").write_text(uevent(function))
+    (place / "numa_node").write_text(f"{function.numa}\n")
+    _link(sys / "bus/pci/devices" / function.address, place)
+    if function.driver is not None:
+        _link(place / "driver", sys / "bus/pci/drivers" / function.driver)
+    if function.group is not None:
+        group = sys / "kernel/iommu_groups" / str(function.group)
+        _link(place / "iommu_group", group)
+        _link(group / "devices" / function.address, place)
+    if function.physfn is not None:
+        _link(place / "physfn", place.parent / function.physfn)
+    if function.resource is not None:
+        (place / "resource").write_text(f"{function.resource}\n")
+    if function.vfio is not None:
+        (place / "vfio-dev" / f"vfio{function.vfio}").mkdir(parents=True)
 
 
 def _compose_processors(system: Path, processors: Processors) -> None:

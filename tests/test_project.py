@@ -62,6 +62,7 @@ BREACHES = {
     "watch-storeys": ("plugin/watch/events.py", "import plugin.watch.keeper"),
     "fabric-storeys": ("plugin/fabric/partitions.py", "import plugin.fabric.fabric_manager"),
     "binding-storeys": ("plugin/binding/uses.py", "import plugin.binding.plan"),
+    "vgpus-storeys": ("plugin/vgpus/plan.py", "import plugin.vgpus.steps"),
     "libvirt": ("launcher/domain.py", "import libvirt"),
     "selection-storeys": ("launcher/selection/claim.py", "import launcher.selection.wishes"),
     "cel": ("launcher/selection/wishes.py", "import cel_expr_python.cel"),

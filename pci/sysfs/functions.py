@@ -281,19 +281,26 @@ def _read_mdev(sys: Path, name: str) -> MediatedDevice:
 
 
 def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], unread: _Unread) -> Mapping[int, str]:
-    """Join the lists of all virtual functions: each lists only the vGPU types that it can still become.
+    """Join the lists of all virtual functions: each lists only the vGPU types that it can still become."""
+    types: dict[int, str] = {}
+    virtual = (str(each.address) for each in functions.values() if each.vendor_id == NVIDIA and each.is_virtual)
+    for listed in unread.all_read(virtual, lambda name: text(sys, f"{DEVICES}/{name}/{VGPU_TYPES}")).values():
+        types |= types_listed(listed or "")
+    return dict(sorted(types.items()))
+
+
+def types_listed(listed: str) -> Mapping[int, str]:
+    """Return the names of NVIDIA's vGPU types by number in the text of a creatable_vgpu_types.
 
     ID    : vGPU Name
     1145  : NVIDIA L40S-1B
     """
-    types: dict[int, str] = {}
-    virtual = (str(each.address) for each in functions.values() if each.vendor_id == NVIDIA and each.is_virtual)
-    for listed in unread.all_read(virtual, lambda name: text(sys, f"{DEVICES}/{name}/{VGPU_TYPES}")).values():
-        for line in (listed or "").splitlines():
-            identity, _, name = line.partition(":")
-            if re.fullmatch("[0-9]{1,9}", identity.strip(), re.ASCII) and name.strip():
-                types[int(identity)] = name.strip()
-    return dict(sorted(types.items()))
+    types = {}
+    for line in listed.splitlines():
+        identity, _, name = line.partition(":")
+        if re.fullmatch("[0-9]{1,9}", identity.strip(), re.ASCII) and name.strip():
+            types[int(identity)] = name.strip()
+    return types
 
 
 def _read_egm(sys: Path, name: str) -> tuple[PCIAddress, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pci.address import address_or_none
-from pci.sysfs import details, functions, huge_pages, pcie, platform, processors
+from pci.sysfs import details, functions, huge_pages, pcie, platform, processors, vgpus
 from pci.sysfs.attribute import Silent, content
 
 
@@ -34,6 +34,9 @@ def record(sys: Path, out: Path) -> int:
             # The name of the directory is what is read; git keeps no empty one.
             for node in sorted((place / functions.VFIO_DEV).glob("*")):
                 _copy_file(sys, out, node / functions.VFIO_DEV_NUMBER)
+            for pattern in vgpus.PATTERNS:
+                for file in sorted(place.glob(pattern)):
+                    _copy_file(sys, out, file)
     for mdev in sorted((sys / functions.MDEVS).glob("*")):
         _copy_device(sys, out, mdev, files=(functions.MDEV_TYPE_NAME,), links=(functions.MDEV_TYPE, "iommu_group"))
     for egm in sorted((sys / functions.EGMS).glob("*")):

@@ -142,12 +142,12 @@ def offered_cards(host: Host, config: Config) -> tuple[Card, ...]:
 
 
 def cards_to_bind(host: Host, config: Config) -> tuple[Card, ...]:
-    """Return the offered cards that `bind --all` binds: all but the processor's own GPU, the node's console, unless a
-    rule of the config fits it."""
+    """Return the offered cards that `bind --all` binds: all but those that the config cuts into vGPUs, and the
+    processor's own GPU, the node's console, unless a rule of the config fits it."""
     return tuple(
         card
         for card in offered_cards(host, config)
-        if not any(is_left_to_the_node(host, card, function, config) for function in card)
+        if not any(config.vgpus_of(one) or is_left_to_the_node(host, card, one, config) for one in card)
     )
 
 

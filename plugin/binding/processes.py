@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -120,12 +121,32 @@ def _is_alive(thread: Path) -> bool:
 def _open_devices(process: Path) -> set[DeviceNumber]:
     devices: set[DeviceNumber] = set()
     for descriptor in (process / "fd").iterdir():
-        try:
-            if (device := number_of(descriptor)) is not None:
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if (device := _open_device(process, descriptor)) is not None:
                 devices.add(device)
-        except FileNotFoundError:
-            continue  # closed meanwhile
     return devices
+
+
+def _open_device(process: Path, descriptor: Path) -> DeviceNumber | None:
+    try:
+        return number_of(descriptor)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        if _is_without_devices(process, descriptor.name):
+            return None
+        raise
+
+
+def _is_without_devices(process: Path, descriptor: str) -> bool:
+    """Return whether a file is on a mount whose files are no devices (nodev), as all that users mount. Their FUSE gives
+    root no answer, or any error, for a file that is open there."""
+    information = dict(
+        line.split(":", 1) for line in _text(process / "fdinfo" / descriptor).splitlines() if ":" in line
+    )
+    mounts = (line.split() for line in _text(process / "mountinfo").splitlines())
+    options = {mount[0]: mount[5].split(",") for mount in mounts}
+    return "nodev" in options.get(information.get("mnt_id", "").strip(), ())
 
 
 def _mounts(process: Path) -> Iterator[tuple[str, str]]:

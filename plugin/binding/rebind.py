@@ -63,7 +63,7 @@ class Roots:
         return cls(sys=sys, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
 
 
-class _Failed(Exception):
+class Failed(Exception):
     """The write or move that failed, and how. `hangs`: the kernel has not returned from it."""
 
     def __init__(self, subject: object, wrong: str, fix: str, *, hangs: bool = False) -> None:
@@ -177,9 +177,9 @@ def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float 
     write_former(roots.state, boot, during)
     for number, move in enumerate(plan.moves):
         try:
-            _do(move.writes, write)
+            do_writes(move.writes, write)
             _await_driver(roots.sys, move.address, move.target, driver_seconds)
-        except _Failed as failed:
+        except Failed as failed:
             touched = plan.moves[: number + 1]
             stuck = _undo(roots.sys, touched, write, driver_seconds, hanging=move.address if failed.hangs else None)
             write_former(
@@ -209,17 +209,17 @@ def _write(path: Path, text: str) -> None:
     os.write(os.open(path, os.O_WRONLY), f"{text}\n".encode("ascii"))
 
 
-def _do(steps: Iterable[Write], write: Writer) -> None:
+def do_writes(steps: Iterable[Write], write: Writer) -> None:
     for step in steps:
         try:
             write(step)
         except Late as still:
             wrong = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
-            raise _Failed(step, wrong, "end what has the device open", hangs=True) from still
+            raise Failed(step, wrong, "end what has the device open", hangs=True) from still
         except NoAnswer as error:
-            raise _Failed(step, error.problem.wrong, error.problem.fix) from error
+            raise Failed(step, error.problem.wrong, error.problem.fix) from error
         except OSError as error:
-            raise _Failed(step, error.strerror or "failed", _ASK_THE_KERNEL) from error
+            raise Failed(step, error.strerror or "failed", _ASK_THE_KERNEL) from error
 
 
 def _await_driver(sys: Path, address: PCIAddress, target: DriverBinding | None, seconds: float) -> None:
@@ -228,7 +228,7 @@ def _await_driver(sys: Path, address: PCIAddress, target: DriverBinding | None, 
         try:
             driver = link_name(sys, f"{DEVICES}/{address}/driver")
         except Unreadable as unreadable:
-            raise _Failed(unreadable.fault.path, unreadable.fault.wrong, _ASK_THE_KERNEL) from unreadable
+            raise Failed(unreadable.fault.path, unreadable.fault.wrong, _ASK_THE_KERNEL) from unreadable
         if target is None:
             if driver is None or not is_vfio_driver(driver):
                 return
@@ -239,9 +239,9 @@ def _await_driver(sys: Path, address: PCIAddress, target: DriverBinding | None, 
         time.sleep(_LOOK_EVERY)
     if target is None:
         wrong = f"was given to {driver} again: its ID stands in vfio-pci.ids= or was written to new_id"
-        raise _Failed(address, wrong, "take its ID out of there")
+        raise Failed(address, wrong, "take its ID out of there")
     wrong = f"is on {driver or 'no driver'}, expected {target.driver or 'no driver'}"
-    raise _Failed(address, wrong, _ASK_THE_KERNEL)
+    raise Failed(address, wrong, _ASK_THE_KERNEL)
 
 
 def _undo(
@@ -257,9 +257,9 @@ def _undo(
         try:
             driver = link_name(sys, f"{DEVICES}/{move.address}/driver")
             now = DriverBinding(driver, read_details(sys, move.address).driver_override)
-            _do(move.undoing(now), write)
+            do_writes(move.undoing(now), write)
             _await_driver(sys, move.address, move.now, seconds)
-        except (_Failed, Unreadable) as error:
+        except (Failed, Unreadable) as error:
             stuck[move.address] = str(error)
     return stuck
 

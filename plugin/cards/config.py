@@ -22,6 +22,9 @@
                                        # is the default: only what vfio has already is served
     whole: [nvidia.com/hgx]            # a container gets all devices of this resource, or none
     fabric: {manager: 127.0.0.1:6666}  # NVLink in guests, by NVIDIA's Fabric Manager: docs/fabric.md
+    vgpus:                             # what `gpu-plugin vgpus` cuts cards into: plugin.cards.vgpu_rules
+    - device: "10de:26b9"
+      types: {L40S-24Q: 2}
 
 A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
 """
@@ -38,6 +41,7 @@ from pci.host import Function, MediatedDevice
 from pci.resource import NodeDevice
 from plugin.cards.names import is_prefix, is_resource_name
 from plugin.cards.preference import Policy
+from plugin.cards.vgpu_rules import VGPURule
 from program.errors import Nonsense
 
 RuleSelector = str | tuple[str, ...]
@@ -241,6 +245,7 @@ class Config:
     bind: Bind = Bind.BEFOREHAND
     whole: tuple[str, ...] = ()
     fabric: Fabric | None = None
+    vgpus: tuple[VGPURule, ...] = ()
 
     @property
     def shadowed(self) -> tuple[tuple[int, int], ...]:
@@ -251,6 +256,10 @@ class Config:
             for earlier in [next((number for number in range(later) if self.offer[number].shadows(rule)), None)]
             if earlier is not None
         )
+
+    def vgpus_of(self, function: Function) -> VGPURule | None:
+        """Return what the card of this physical function is to be cut into; None if no rule says it."""
+        return next((rule for rule in self.vgpus if rule.fits(function)), None)
 
     @property
     def uses_dra(self) -> bool:

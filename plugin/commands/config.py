@@ -9,6 +9,7 @@ import typer
 
 from pci.vendors import PREFIXES
 from plugin.cards.config import SELECTORS, Bind, Config, DeadlyResets, Groups, Rule
+from plugin.cards.vgpu_rules import VGPURule
 from plugin.config_file import read_config, shadowed_in, written_out
 from plugin.config_file import schema as schema_of_the_file
 from program.commands import AsJSON
@@ -70,7 +71,20 @@ def in_words(config: Config) -> list[str]:
                 f"NVLink in guests: by the Fabric Manager at {config.fabric.manager}, which {after} after a restart"
             )
         )
+    lines += [one_line(f"of {_cards(rule)}: {_cut(rule)}, by gpu-plugin vgpus") for rule in config.vgpus]
     return lines
+
+
+def _cards(rule: VGPURule) -> str:
+    selectors = {"vendor": rule.vendor, "device": rule.device, "subsystem": rule.subsystem}
+    fits = [f"{name} {value}" for name, value in selectors.items() if value is not None]
+    return ", ".join([*fits, *([f"address {' or '.join(rule.address)}"] if rule.address else [])])
+
+
+def _cut(rule: VGPURule) -> str:
+    if rule.functions is None:
+        return ", ".join(f"{count} vGPUs of type {name}" for name, count in rule.types.items())
+    return ", ".join([f"{rule.functions} virtual functions", *(f"{quota} {n} each" for quota, n in rule.quota.items())])
 
 
 def _rule(rule: Rule) -> str:

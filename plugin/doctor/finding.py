@@ -24,6 +24,7 @@ class Check(StrEnum):
     MEMLOCK = "memlock"
     HUGE_PAGES = "huge-pages"
     FABRIC = "fabric"
+    MDEVS = "mediated-devices"
     PEER_TO_PEER = "peer-to-peer"
 
     VIABILITY = "viability"

@@ -44,6 +44,7 @@ def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
         *_memlock(snapshot.closely.platform),
         *_huge_pages(snapshot.closely.platform.transparent),
         *_fabric(snapshot),
+        *_mdevs(snapshot),
     )
 
 
@@ -55,6 +56,17 @@ def parameters(platform: Platform) -> tuple[str, ...]:
         for name in [parameter.partition("=")[0].replace("-", "_")]
         if name in _PARAMETERS or name.startswith(_PARAMETERS_OF_MODULES)
     )
+
+
+def _mdevs(snapshot: Snapshot) -> Iterator[NodeFinding]:
+    """Yield what KubeVirt does to mediated devices: its CR cannot be seen from the node."""
+    if mdevs := snapshot.host.mdevs:
+        yield note(
+            Check.MDEVS,
+            f"has {len(mdevs)} mediated devices, and KubeVirt's virt-handler removes those that nobody has open and "
+            "that its CR does not name",
+            "name them as gpu-plugin inventory --permitted does, or set mediatedDevicesConfiguration.enabled: false",
+        )
 
 
 def _fabric(snapshot: Snapshot) -> Iterator[NodeFinding]:

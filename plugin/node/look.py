@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pci.functions import is_gpu
-from pci.host import Function
+from pci.host import Function, Host
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import read_host
@@ -26,6 +26,8 @@ from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import Closely, Snapshot, peers_of
+from plugin.state_files import boot_id
+from plugin.vgpus.made import read_made, types_of
 from program.errors import Refusal
 
 #: Calls a function with a tree like /sys and more arguments in another process, since the kernel may not answer.
@@ -36,7 +38,7 @@ AskSysfs: TypeAlias = Callable[..., Awaitable[Any]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """The directories that stand for /sys, /dev and /proc, None for one that is not looked at; and `state`, which has
-    former drivers, NVML's UUIDs, module IDs and the owners of partitions."""
+    former drivers, NVML's UUIDs, module IDs, the owners of partitions and the vGPUs that gpu-plugin made."""
 
     sys: Path
     dev: Path | None
@@ -61,6 +63,7 @@ async def look(
     it, only the devices that were not to be bound before are looked at, and UUIDs if a card has another driver.
     """
     host, before = await ask(read_host, places.sys), latest()
+    host = replace(host, vgpu_types=_vgpu_types(host, places))
     if before is not None:
         host = host.as_seen_since(before.host)
     same = before if before is not None and before.config == config else None
@@ -82,6 +85,16 @@ async def look(
         refusals={device_id: every[device_id] for device_id in sorted(inventory.to_bind)},
         identities=identities,
     )
+
+
+def _vgpu_types(host: Host, places: Places) -> Mapping[int, str]:
+    """Return the names of vGPU types by number, with those that no function can become since gpu-plugin made all of
+    them."""
+    try:
+        boot = boot_id(places.proc or places.sys.absolute().parent / "proc")
+        return types_of(host, read_made(places.state, boot))
+    except Refusal:
+        return host.vgpu_types  # gpu-plugin vgpus says what is wrong with the file
 
 
 def _nvidias(inventory: Inventory) -> tuple[Function, ...]:

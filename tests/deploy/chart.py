@@ -24,6 +24,7 @@ WHEN_CLAIMED = 'eq .Values.bind "when-claimed"'
 PATCHES: Mapping[str, str] = {
     "dra": ".Values.dra",
     "plugin/components/seccomp": ".Values.seccomp",
+    "plugin/components/vgpus": ".Values.vgpus.enabled",
     "plugin/components/bind": 'eq .Values.bind "at-start"',
     "plugin/components/fabric": ".Values.fabric.enabled",
     "plugin/components/module-ids": ".Values.fabric.moduleIds",
@@ -236,6 +237,7 @@ def _with_values(daemon_set: Any) -> Any:
         (f"{_POD}.containers.0.resources", _value("resources")),
         (f"{_POD}.volumes.{volumes.index('libnvfm')}.hostPath.path", _value("fabric.library")),
         (f"{_POD}.volumes.{volumes.index('driver')}.hostPath.path", _value("fabric.driver")),
+        (f"{_POD}.volumes.{volumes.index('vgpu-driver')}.hostPath.path", _value("vgpus.driver")),
     ):
         daemon_set = _at(daemon_set, place, change)
     return daemon_set

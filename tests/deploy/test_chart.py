@@ -62,6 +62,8 @@ def test_each_value_has_a_default_and_a_schema_and_the_defaults_are_taken() -> N
         ({"image": {"repo": "x"}}, "repo"),
         ({"arguments": ["serve"]}, "arguments"),
         ({"fabric": {"library": "libnvfm.so.1"}}, "library"),
+        ({"vgpus": {"driver": "run"}}, "driver"),
+        ({"config": {"vgpus": [{"vendor": "10de", "type": "x"}]}}, "type"),
         ({"config": {"serv": "dra"}}, "serv"),
         ({"config": {"offer": [{"vendor": "10de", "resorce": "x"}]}}, "resorce"),
         ({"nodeSelector": {"gpu": True}}, "gpu"),

@@ -18,6 +18,7 @@ from tests.processes import FIXTURES, ROOT
 
 DEPLOY = ROOT / "deploy"
 PLUGIN, BIND, EXAMPLE = DEPLOY / "plugin", DEPLOY / "plugin" / "components" / "bind", DEPLOY / "example"
+VGPUS = DEPLOY / "plugin" / "components" / "vgpus"
 SECCOMP = DEPLOY / "plugin" / "components" / "seccomp"
 POD_MONITOR = DEPLOY / "plugin" / "components" / "pod-monitor"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -92,7 +93,7 @@ each_container = pytest.mark.parametrize("container", CONTAINERS.values(), ids=C
 
 
 @pytest.mark.parametrize(
-    "directory", [PLUGIN, BIND, SECCOMP, POD_MONITOR, EXAMPLE], ids=lambda path: str(path.relative_to(DEPLOY))
+    "directory", [PLUGIN, BIND, VGPUS, SECCOMP, POD_MONITOR, EXAMPLE], ids=lambda path: str(path.relative_to(DEPLOY))
 )
 def test_a_kustomization_names_every_manifest_beside_it_and_nothing_else(directory: Path) -> None:
     kustomization = read(directory / "kustomization.yaml")
@@ -105,7 +106,7 @@ def test_a_kustomization_names_every_manifest_beside_it_and_nothing_else(directo
 
 
 def test_the_version_is_the_projects_wherever_it_stands() -> None:
-    for directory in (PLUGIN, BIND, SECCOMP):
+    for directory in (PLUGIN, BIND, VGPUS, SECCOMP):
         assert read(directory / "kustomization.yaml")["images"] == [{"name": "gpu-plugin", "newTag": VERSION}]
 
 
@@ -134,6 +135,24 @@ def test_the_binder_may_look_at_processes_and_write_where_drivers_are_bound() ->
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["DAC_READ_SEARCH", "SYS_PTRACE"]}
     assert "privileged" not in security
     assert BINDER.writable() == {"/host/sys/bus/pci", "/host/sys/devices", "/var/lib/gpu-plugin"}
+
+
+def test_what_cuts_cards_has_each_path_that_it_goes_by_and_each_is_explained() -> None:
+    component = read(VGPUS / "daemonset.yaml")["spec"]["template"]["spec"]
+    (manifest,) = component["initContainers"]
+    volumes = SERVE.volumes | {volume["name"]: volume for volume in component["volumes"]}
+    container = Container(manifest, component, volumes)
+    parameters = container.parameters()
+    script = PurePosixPath(parameters["sriov_manage"].split()[1])
+    assert parameters["nvidia_smi"].split()[:2] == parameters["sriov_manage"].split()[:2]
+    paths = {*container.paths(), script} - UNMOUNTED - {PurePosixPath("/host/lib/modules")}
+    assert not {path for path in paths if not {path, *path.parents} & {*container.mounts}}
+    assert container.writable() == {"/host/sys/bus/pci", "/host/sys/devices", "/var/lib/gpu-plugin"}
+    assert {mount["name"] for mount in manifest["volumeMounts"]} <= {*volumes}
+    rows = README.split("## vGPUs\n")[1].split("\n## ")[0]
+    assert {str(path) for path in container.mounts} | {"privileged"} <= set(re.findall(r"`([^`]+)`", rows))
+    ours = {mount["mountPath"] for one in component["containers"] for mount in one["volumeMounts"]}
+    assert ours == {"/var/lib/gpu-plugin"}
 
 
 @each_container

@@ -25,6 +25,7 @@ from tests.lab.page import OLDER, older_chart
 from tests.lab.waiting import CommandFailed, Patience
 
 NAMESPACE = "kube-system"
+VGPUS = {"vgpus": [{"vendor": "10de", "types": {"L40S-24Q": 2}}]}
 MANAGER = {"fabric": {"manager": "/run/nvidia-fabricmanager/socket"}}
 #: CRDs as Prometheus' operator brings them, without their schemas.
 OF_THE_OPERATOR: list[dict[str, Any]] = [
@@ -68,9 +69,12 @@ def combinations() -> Iterator[dict[str, Any]]:
                         "dra": dra,
                         "bind": bind,
                         "seccomp": seccomp,
+                        "vgpus": {"enabled": seccomp},
                         "fabric": {"enabled": bool(fabric), "moduleIds": fabric == "moduleIds"},
                         "monitoring": dict.fromkeys(("podMonitor", "alerts", "dashboard"), seccomp),
-                        "config": config(dra, bind) | MANAGER if fabric else {},
+                        "config": config(dra, bind) | (MANAGER if fabric else {}) | (VGPUS if seccomp else {})
+                        if fabric or seccomp
+                        else {},
                     }
 
 
@@ -87,6 +91,7 @@ def overlay(values: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     """Return a kustomization, for that directory, that applies what the chart does with these values."""
     turned = {
         "plugin/components/seccomp": values["seccomp"],
+        "plugin/components/vgpus": values["vgpus"]["enabled"],
         "plugin/components/bind": values["bind"] == "at-start",
         "plugin/components/fabric": values["fabric"]["enabled"],
         "plugin/components/module-ids": values["fabric"]["moduleIds"],
@@ -159,6 +164,9 @@ TURNED = {
     "arguments[0]=--rescan=5": {"- --rescan=5"},
     f"{FABRIC},fabric.library=/lib/libnvfm.so.1": {'path: "/lib/libnvfm.so.1"'},
     f"{FABRIC},fabric.moduleIds=true,fabric.driver=/run/nvidia/driver": {'path: "/run/nvidia/driver"'},
+    "vgpus.enabled=true,config.vgpus[0].vendor=8086,config.vgpus[0].functions=4,vgpus.driver=/run/nvidia/driver": {
+        'path: "/run/nvidia/driver"'
+    },
     "monitoring.namespace=metrics": {'kubernetes.io/metadata.name: "metrics"'},
     "monitoring.podMonitor=true": {"kind: PodMonitor"},
     "monitoring.alerts=true": {"kind: PrometheusRule", "- alert: GPUPluginSeesNoNode"},
@@ -183,6 +191,7 @@ REFUSED = {
     "bin=never": "additional properties 'bin' not allowed",
     "config.offer[0].resorce=x": "at '/config/offer/0': additional properties 'resorce' not allowed",
     "bind=when-claimed": "bind: when-claimed is for cards that DRA serves; set dra: true",
+    "vgpus.enabled=true": "vgpus.enabled: needs config.vgpus",
     "fabric.enabled=true": "fabric.enabled: needs config.fabric",
     "config.fabric.resume=true": "config.fabric: needs fabric.enabled: true",
     "fabric.moduleIds=true": "fabric.moduleIds: needs fabric.enabled: true and bind: at-start",

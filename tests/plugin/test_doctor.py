@@ -255,7 +255,10 @@ def test_a_directory_that_is_no_sysfs_is_one_line_and_exit_code_1(gpu_plugin: Co
 
 
 def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None:
-    result = gpu_plugin(*node("rtx-2060-audio-on-snd-hda-intel").flags, "--json")
+    this = node("rtx-2060-audio-on-snd-hda-intel")
+    aer(this.sys, GPU, correctable=5)
+    look_closely(this.sys, GPU, d3cold_allowed="1")
+    result = gpu_plugin(*this.flags, "--json")
     found = json.loads(result.stdout)
     assert result.returncode == 4
     assert found["severity"] == "error"
@@ -290,6 +293,8 @@ def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None
         "powerState": "D3hot",
         "bootVGA": False,
         "resetMethods": ["flr", "bus"],
+        "d3coldAllowed": True,
+        "pcieErrors": {"correctable": 5, "nonfatal": 0, "fatal": 0},
         "bars": [
             {"number": 0, "bytes": 16 * MIB, "assigned": True},
             {"number": 1, "bytes": 256 * MIB, "assigned": True},
@@ -835,6 +840,8 @@ def test_a_mediated_device_is_asked_for_its_reason_only(findings: Examine, tmp_p
     (this.sys / "bus/mdev/devices" / uuid).symlink_to(f"../../../devices/pci0000:00/0000:00:01.0/{GPU}/{uuid}")
     found = [finding for finding in findings(this) if finding.device == uuid]
     assert [(finding.check, finding.steps) for finding in found] == [(Check.VIABILITY, ())]
+    (about_kubevirt,) = (finding for finding in findings(this) if finding.check is Check.MDEVS)
+    assert about_kubevirt.problem.wrong.startswith("has 1 mediated devices, and KubeVirt's virt-handler removes those")
 
 
 # What is read is recorded

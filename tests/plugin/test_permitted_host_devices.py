@@ -87,7 +87,11 @@ def test_mediated_devices_are_selected_by_the_name_of_their_type(machine: Machin
         for number in range(2)
     )
     host = Host(functions=seen.functions, groups=seen.groups, noiommu=seen.noiommu, faults=(), mdevs=mdevs)
-    stanza = permitted_host_devices(take_inventory(host, Config(), pci_ids))["permittedHostDevices"]
+    inventory = take_inventory(host, Config(), pci_ids)
+    assert permitted_yaml(inventory, ()).startswith(
+        "# KubeVirt's virt-handler removes each mediated device of the node"
+    )
+    stanza = permitted_host_devices(inventory)["permittedHostDevices"]
     assert list(stanza) == ["pciHostDevices", "mediatedDevices"]
     assert stanza["mediatedDevices"] == [
         {

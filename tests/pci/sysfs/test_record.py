@@ -2,15 +2,18 @@ from pathlib import Path
 
 import pytest
 
+from pci.address import PCIAddress
 from pci.host import OtherMember
-from pci.sysfs import details, pcie
+from pci.sysfs import details, pcie, vgpus
 from pci.sysfs.functions import FILES, LINKS, VFIO_DEV_NUMBER, NotSysfs, read_host
 from pci.sysfs.huge_pages import read_transparent
 from pci.sysfs.processors import NODE_FILES, SIBLINGS, read_processors
 from pci.sysfs.record import record
+from pci.sysfs.vgpus import read_card
 from tests.compose import MACHINES, PROCESSORS, SYSFS, compose
 from tests.conftest import Machine
 from tests.kernel import platform_device
+from tests.vgpu_kernel import Kernel, a10, b60, l40s
 
 
 def contents(tree: Path) -> dict[str, str]:
@@ -54,6 +57,7 @@ def test_this_machine_can_be_recorded_and_nothing_but_what_is_read(tmp_path: Pat
         *NODE_FILES,
         VFIO_DEV_NUMBER,
         SIBLINGS.rpartition("/")[2],
+        *(pattern.rpartition("/")[2] for pattern in vgpus.PATTERNS),
     }
     assert read_transparent(tmp_path / "here") == read_transparent(Path("/sys"))
 
@@ -77,6 +81,20 @@ def test_a_broken_machine_is_recorded_as_far_as_it_can_be_read(copied_machine: M
     (sys / "kernel/iommu_groups/1/devices/file").touch()
     record(sys, tmp_path / "out")
     assert read_host(tmp_path / "out").functions == read_host(sys).functions
+
+
+def test_what_cards_are_cut_into_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    cards = (l40s(), a10(), b60())
+    kernel = Kernel(tmp_path / "node", *cards)
+    for card in cards:
+        kernel.on(card)
+    record(kernel.sys, tmp_path / "recorded")
+    for address in (PCIAddress.parse(card.address) for card in cards):
+        found = read_card(kernel.sys, address)
+        assert found.functions
+        assert found.places or found.quotas
+        assert read_card(tmp_path / "recorded", address) == found
 
 
 def test_a_directory_that_is_no_sysfs_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -222,6 +222,16 @@ def test_a_process_that_ends_meanwhile_is_none(tmp_path: Path) -> None:
     assert read_processes(tmp_path / "proc").unseen is None
 
 
+@pytest.mark.parametrize(("options", "is_seen"), [("rw,nosuid,nodev", True), ("rw,nosuid", False)])
+def test_a_file_of_a_users_fuse_that_does_not_answer_is_no_device(options: str, is_seen: bool, tmp_path: Path) -> None:
+    """Root's stat() fails there with EACCES; here with ELOOP."""
+    process(tmp_path, 7, "bash", "/dev/null", mounts=[f"52 35 0:46 / /home/me/remote {options} - fuse.sshfs host: rw"])
+    (tmp_path / "7/fd/4").symlink_to("4")
+    (tmp_path / "7/fdinfo").mkdir()
+    (tmp_path / "7/fdinfo/4").write_text("pos:\t0\nflags:\t0100000\nmnt_id:\t52\nino:\t2\n")
+    assert (read_processes(tmp_path).unseen is None) is is_seen
+
+
 def test_a_zombie_has_nothing_and_keeps_nobody_from_binding(tmp_path: Path) -> None:
     """The kernel answers EINVAL for its mounts, and `bind` refused for as long as it was there."""
     with subprocess.Popen(["/bin/true"]) as child:

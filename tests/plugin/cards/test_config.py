@@ -6,6 +6,7 @@ import pytest
 from pci.resource import NodeDevice
 from plugin.cards.config import Config, Groups, Rule, Serve
 from plugin.cards.preference import Policy
+from plugin.cards.vgpu_rules import Quota, VGPURule
 from plugin.config_file import read_config, schema, shadowed_in
 from program.errors import UserError
 
@@ -24,6 +25,9 @@ prefer: {nvidia.com/pgpu: spread}
 node_devices: {kvm: 110, vhost-net: 10}
 noiommu: true
 serve: dra
+vgpus:
+- {device: "10DE:26b9", types: {L40S-24Q: 2}}
+- {address: [0000:03:00.0], functions: 4, quota: {vram_quota: 2147483648}}
 """
     )
     assert read_config(path) == Config(
@@ -40,6 +44,10 @@ serve: dra
         node_devices={NodeDevice.KVM: 110, NodeDevice.VHOST_NET: 10},
         noiommu=True,
         serve=Serve.DRA,
+        vgpus=(
+            VGPURule(device="10DE:26b9", types={"L40S-24Q": 2}),
+            VGPURule(address=("0000:03:00.0",), functions=4, quota={Quota.VRAM: 2147483648}),
+        ),
     )
 
 
@@ -56,7 +64,19 @@ def test_an_address_is_taken_as_nvidia_smi_writes_it() -> None:
 
 def test_the_schema_has_every_key_and_takes_no_other() -> None:
     found = schema()
-    keys = {"offer", "groups", "deadly_resets", "prefer", "node_devices", "noiommu", "serve", "bind", "whole", "fabric"}
+    keys = {
+        "offer",
+        "groups",
+        "deadly_resets",
+        "prefer",
+        "node_devices",
+        "noiommu",
+        "serve",
+        "bind",
+        "whole",
+        "fabric",
+        "vgpus",
+    }
     assert set(found["properties"]) == keys
     assert found["additionalProperties"] is False
     assert found["$defs"]["Rule"]["additionalProperties"] is False
@@ -96,6 +116,23 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ),
         ("offer: [{device: '1234:1111'}]", "offer.0: has none of resource, prefix and withhold; expected one"),
         ("offer: [{device: '1234:1111', resource: a/b, withhold: true}]", "offer.0: has resource and withhold of"),
+        ("vgpus: [{vendr: '10de'}]", "vgpus.0.vendr: is no word of the config; did you mean vendor?"),
+        ("vgpus: [{types: {A: 1}}]", "vgpus.0: has no selector, to say which cards; expected one of vendor"),
+        ("vgpus: [{vendor: '10de'}]", "vgpus.0: has none of types and functions; expected one of types"),
+        ("vgpus: [{vendor: '10de', types: {A: 1}, functions: 2}]", "vgpus.0: has both of types and functions"),
+        ("vgpus: [{vendor: '10de', types: {A: 0}}]", "vgpus.0: types: A: found 0; expected how many, 1 to 4096"),
+        ("vgpus: [{vendor: '10de', types: {'': 1}}]", "vgpus.0: types: found ''; expected the name of a type"),
+        ("vgpus: [{vendor: '10de', types: {A: 1, 'NVIDIA A': 1}}]", "vgpus.0: types: 'A' stands twice, with its"),
+        ("vgpus: [{vendor: '8086', functions: 2, mixed_sizes: true}]", "vgpus.0: has mixed_sizes beside functions"),
+        ("vgpus: [{vendor: '8086', functions: 9999}]", "vgpus.0: functions: found 9999; expected how many"),
+        ("vgpus: [{vendor: '10de', types: {A: 1}, quota: {vram_quota: 1}}]", "vgpus.0: has quota beside types"),
+        (
+            "vgpus: [{vendor: '8086', functions: 1, quota: {vram: 1}}]",
+            "vgpus.0.quota.vram: is no word of the config; expected one of vram_",
+        ),
+        ("vgpus: [{vendor: '8086', functions: 1, quota: {vram_quota: -1}}]", "vgpus.0: quota: vram_quota: found -1"),
+        ("vgpus: [{vendor: nvidia, functions: 1}]", "vgpus.0: found vendor 'nvidia'; expected four hexadecimal"),
+        ("vgpus: [{address: '41:00.0', functions: 1}]", "vgpus.0: found address '41:00.0'; expected a PCI address"),
         ("offer: [{resource: a/b}]", "offer.0: has no selector, to say what is offered; expected one of vendor"),
         (
             "offer: [{resource: a/b, device: 'bochs'}]",

@@ -1,0 +1,320 @@
+"""The steps from what cards are cut into to what the config asks for: values to values, nothing is read or written.
+
+What is there counts, whoever made it. Only what is ours and in nobody's use is taken away, and that first: vGPUs of one
+size keep others from being made. Which function a new vGPU gets, the step decides when its turn comes: the types that a
+function can become change with every one that is made.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from pci.address import PCIAddress
+from pci.functions import is_vfio_driver
+from pci.vendors import NVIDIA
+from pci.vgpus import CutCard
+from plugin.cards.config import Config
+from plugin.cards.vgpu_rules import Quota, VGPURule, plain
+from plugin.vgpus.made import Type
+from plugin.vgpus.survey import Survey, is_whole
+from program.problem import Problem
+
+#: The drivers that give a virtual function to a guest, the better one first.
+_VFIO_DRIVERS = ("xe-vfio-pci", "vfio-pci")
+_GIM = "gim"
+_NVIDIA = "nvidia"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOn:
+    """NVIDIA's sriov-manage makes all virtual functions of the card: its kernel driver refuses a write."""
+
+    card: PCIAddress
+
+    def __str__(self) -> str:
+        return "turn on its virtual functions (sriov-manage -e)"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOff:
+    card: PCIAddress
+
+    def __str__(self) -> str:
+        return "turn off its virtual functions (sriov-manage -d)"
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The card goes into the mode in which its vGPUs can be of several sizes, while it has none."""
+
+    card: PCIAddress
+
+    def __str__(self) -> str:
+        return "allow vGPUs of several sizes (nvidia-smi vgpu -shm 1)"
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """A vGPU or a mediated device of the type with this name, as people write it."""
+
+    card: PCIAddress
+    name: str
+
+    def __str__(self) -> str:
+        return f"make a vGPU of type {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """A virtual function is no vGPU any more."""
+
+    card: PCIAddress
+    function: PCIAddress
+    type: Type
+
+    def __str__(self) -> str:
+        return f"remove the vGPU of type {plain(self.type.name)} on {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A mediated device is removed."""
+
+    card: PCIAddress
+    uuid: UUID
+    name: str
+
+    def __str__(self) -> str:
+        return f"remove the mediated device {self.uuid} of type {plain(self.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Whether the kernel's drivers take new virtual functions of the card."""
+
+    card: PCIAddress
+    on: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{'let' if self.on else 'keep'} the host's drivers {'take' if self.on else 'from'} new virtual functions"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What xe gives the virtual function with this number, from 1."""
+
+    card: PCIAddress
+    function: int
+    quota: Quota
+    value: int
+
+    def __str__(self) -> str:
+        return f"give virtual function {self.function} {self.quota} {self.value}"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The card gets so many virtual functions."""
+
+    card: PCIAddress
+    now: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.now} virtual functions -> {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """The card's virtual functions that have no driver get this one."""
+
+    card: PCIAddress
+    driver: str
+
+    def __str__(self) -> str:
+        return f"give its virtual functions to {self.driver}"
+
+
+Step: TypeAlias = TurnOn | TurnOff | Mix | Make | Clear | Remove | Probe | Grant | Count | Give
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of each card, in order, and why something of the config will not be there."""
+
+    steps: Mapping[PCIAddress, tuple[Step, ...]]
+    problems: tuple[Problem, ...]
+
+
+def plan(survey: Survey, config: Config) -> Plan:
+    """Return the difference between what cards are cut into and what the config asks for."""
+    steps: dict[PCIAddress, tuple[Step, ...]] = {}
+    problems: list[Problem] = []
+    for card in survey.cards:
+        planned = tuple(_planned(survey, card, config.vgpus_of(card.function)))
+        problems += [one for one in planned if isinstance(one, Problem)]
+        if found := tuple(one for one in planned if not isinstance(one, Problem)):
+            steps[card.address] = found
+    return Plan(steps, tuple(problems))
+
+
+def _planned(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[Step | Problem]:
+    if rule is not None and is_whole(card):
+        wrong = f"is on {card.function.driver}, for guests that get it whole, and the config cuts it into vGPUs"
+        yield Problem(str(card.address), wrong, f"gpu-plugin unbind {card.address}, or leave it out of vgpus")
+    elif rule is not None and rule.functions is not None:
+        yield from _functions(survey, card, rule.functions, rule.quota)
+    else:
+        yield from _types(survey, card, {} if rule is None else rule.types, mix=rule is not None and rule.mixed_sizes)
+
+
+def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: bool) -> Iterator[Step | Problem]:
+    """Yield the steps to so many vGPUs of each type; without any, what is ours goes."""
+    counts = Counter({plain(name): count for name, count in wanted.items()})
+    there = list(vgpus_of(survey, card))
+    left = counts - Counter(one.name for one in there if not one.ours)
+    kept = 0
+    # Those in use first: they stay in any case.
+    for one in sorted((one for one in there if one.ours), key=lambda one: one.user is None):
+        if left[one.name]:
+            left[one.name] -= 1
+            kept += 1
+        elif one.user is None:
+            yield one.removal
+        else:
+            wrong = f"is of type {one.name}, for which the config has no place, and is in use by {one.user}"
+            yield Problem(str(one.where), wrong, "end that, and apply again")
+            kept += 1
+    if not counts:
+        yield from _nothing(survey, card, kept)
+        return
+    missing = [name for name, count in sorted(left.items()) for _ in range(count)]
+    if not missing:
+        return
+    if not card.places:
+        if card.function.vendor_id != NVIDIA or card.function.driver != _NVIDIA or not card.possible or card.functions:
+            yield Problem(str(card.address), _no_places(card), "install and load the driver that makes vGPUs")
+            return
+        yield TurnOn(card.address)
+    if mix and all(isinstance(one.where, PCIAddress) and one.ours and one.user is None and not kept for one in there):
+        # Turning the functions off or on ends the mode, and so does a boot; sysfs does not tell it.
+        yield Mix(card.address)
+    for name in missing:
+        yield Make(card.address, name)
+
+
+def _nothing(survey: Survey, card: CutCard, kept: int) -> Iterator[Step | Problem]:
+    """Yield the step that turns the virtual functions off, if they are ours and nobody's."""
+    ours = survey.made.functions.get(str(card.address))
+    if ours is None or kept or not card.functions or not _is_left_alone(survey, card):
+        return
+    if card.function.driver == _NVIDIA:
+        yield TurnOff(card.address)
+    elif ours == len(card.functions):
+        yield Count(card.address, ours, 0)
+
+
+def _is_left_alone(survey: Survey, card: CutCard) -> bool:
+    """Whether no virtual function is in use, or a vGPU or the parent of a mediated device that somebody else made."""
+    foreign = {one.parent for one in card.mdevs if str(one.uuid) not in survey.made.mdevs}
+    for function in card.functions:
+        made = survey.made.types.get(str(function.address))
+        is_foreign = function.vgpu_type is not None and (made is None or made.number != function.vgpu_type)
+        if is_foreign or function.address in foreign or str(function.address) in survey.users:
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class VGPU:
+    """A vGPU that is there: its type's name as people write it (empty if unknown), where it is, who uses it."""
+
+    name: str
+    where: PCIAddress | UUID
+    ours: bool
+    user: str | None
+    removal: Clear | Remove
+
+
+def vgpus_of(survey: Survey, card: CutCard) -> Iterator[VGPU]:
+    """Yield the vGPUs of a card that are there, by their functions' addresses, then mediated devices by UUID."""
+    for function in card.functions:
+        if (number := function.vgpu_type) is None:
+            continue
+        made = survey.made.types.get(str(function.address))
+        name = survey.types.get(number, "")
+        user = survey.users.get(str(function.address))
+        clear = Clear(card.address, function.address, Type(number, name))
+        yield VGPU(plain(name), function.address, made is not None and made.number == number, user, clear)
+    for mdev in card.mdevs:
+        user = survey.users.get(str(mdev.uuid))
+        remove = Remove(card.address, mdev.uuid, mdev.type_name)
+        yield VGPU(plain(mdev.type_name), mdev.uuid, str(mdev.uuid) in survey.made.mdevs, user, remove)
+
+
+def can_become(card: CutCard) -> tuple[str, ...]:
+    """Return the names of the types of which one more can be made now, as people write them, sorted."""
+    free = (place for place in card.places if place.function.vgpu_type is None)
+    names = {plain(name) for place in free for name in place.creatable.values()}
+    names |= {plain(kind.name) for place in card.places for kind in place.mdev_types if kind.available}
+    return tuple(sorted(names))
+
+
+def _no_places(card: CutCard) -> str:
+    driver = card.function.driver or "no driver"
+    functions = f" with {len(card.functions)} virtual functions" if card.functions else ""
+    return f"is on {driver}{functions}, and has neither a list of vGPU types nor of mediated devices"
+
+
+def _functions(survey: Survey, card: CutCard, count: int, quota: Mapping[Quota, int]) -> Iterator[Step | Problem]:
+    """Yield the steps to so many virtual functions: all or none, since the kernel changes a number only by way of 0."""
+    now, name = len(card.functions), str(card.address)
+    driver = next((one for one in _VFIO_DRIVERS if one in survey.drivers), None)
+    if card.function.driver == _NVIDIA:
+        yield Problem(name, "is on nvidia, which turns on all virtual functions at once", "name types, not functions")
+    elif card.function.driver == _GIM:
+        # Its parameters are fixed when it is loaded, and it has no sriov_configure.
+        if now != count:
+            wrong = f"has {now} virtual functions, expected {count}: gim makes them when it is loaded"
+            yield Problem(name, wrong, "load gim with another vf_num, and with no guest on the card")
+    elif card.function.driver is None:
+        yield Problem(name, "has no driver, so it can have no virtual functions", "load its driver")
+    elif count > card.possible:
+        yield Problem(name, f"can have {card.possible} virtual functions, expected {count}", "ask for fewer")
+    elif driver is None:
+        yield Problem(name, "its virtual functions need vfio-pci, which is not loaded", "modprobe vfio-pci")
+    elif now == count and all(card.quotas.get(one, {}).get(file) == value
+                              for one in range(1, now + 1) for file, value in quota.items()):  # fmt: skip
+        # Others' stay with the driver that they have.
+        if name in survey.made.functions and any(one.driver is None for one in card.functions):
+            yield Give(card.address, driver)
+    elif now and (reason := _cannot_be_recut(survey, card)) is not None:
+        wrong = f"has {now} virtual functions, expected {count}{' with other quotas' if now == count else ''}: {reason}"
+        yield Problem(name, wrong, "end that, or turn them off yourself: they change all at once")
+    else:
+        if now:
+            yield Count(card.address, now, 0)
+        if card.autoprobe:
+            yield Probe(card.address, on=False)
+        for function in range(1, count + 1):
+            for file, value in quota.items():
+                yield Grant(card.address, function, file, value)
+        yield Count(card.address, 0, count)
+        yield Give(card.address, driver)
+        if card.autoprobe:
+            yield Probe(card.address, on=True)
+
+
+def _cannot_be_recut(survey: Survey, card: CutCard) -> str | None:
+    if survey.made.functions.get(str(card.address)) != len(card.functions):
+        return "somebody else made them"
+    for function in card.functions:
+        if (user := survey.users.get(str(function.address))) is not None:
+            return f"{function.address} is in use by {user}"
+        if function.driver is not None and not is_vfio_driver(function.driver):
+            return f"{function.address} is on {function.driver}"
+    return None

@@ -1,0 +1,109 @@
+"""All that a plan is made from: the cards and what they are cut into, who uses that, and what of it is ours."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pci.address import PCIAddress
+from pci.functions import is_gpu, is_vfio_driver
+from pci.host import Function, Host
+from pci.sysfs.attribute import Unreadable, names, text
+from pci.sysfs.functions import DEVICES, MDEVS, read_host
+from pci.sysfs.vgpus import cut_card
+from pci.vgpus import CutCard
+from plugin.binding.processes import DeviceNumber, Processes
+from plugin.cards.config import Config
+from plugin.vgpus.made import Made, still_there, types_of
+from program.errors import Refusal
+from program.problem import Problem, listed
+
+_DRIVERS = "bus/pci/drivers"
+_NAMED = 3  # processes that have one file open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The cards that were looked at, ascending; all of their functions and mediated devices
+    that are in use, by address or UUID, with who uses them; what is ours; names of types by number; the drivers of the
+    PCI bus. `unseen` says why users may be missing; None if none are."""
+
+    cards: tuple[CutCard, ...]
+    users: Mapping[str, str]
+    made: Made
+    types: Mapping[int, str]
+    drivers: frozenset[str]
+    unseen: Problem | None
+
+
+def look(
+    sys: Path,
+    config: Config,
+    made: Made,
+    processes: Callable[[], Processes],
+    holders: Mapping[str, str],
+    *,
+    every: bool = False,
+) -> Survey:
+    """Look at the cards of rules and those of which something is ours, or at every card that is or could be cut;
+    Refusal if that fails. `holders` are the pods and claims that have a device, by the device's
+    name in their list: an address, a UUID or the number of an IOMMU group."""
+    host = read_host(sys)
+    made = still_there(host, made)
+    try:
+        cards = tuple(
+            card
+            for function in host.functions.values()
+            if not function.is_virtual
+            and (every or config.vgpus_of(function) is not None or _is_ours(host, function, made))
+            and (card := cut_card(sys, host, function))
+            and (not every or card.places or (card.possible and is_gpu(function)))
+        )
+        opened = processes()
+        users = dict(_users(sys, cards, opened, holders))
+        drivers = frozenset(names(sys, _DRIVERS))
+    except Unreadable as unreadable:
+        fault = unreadable.fault
+        raise Refusal(sys / fault.path, fault.wrong, "for a bug report: gpu-plugin record DIR") from unreadable
+    types = types_of(host, made)
+    return Survey(cards=cards, users=users, made=made, types=types, drivers=drivers, unseen=opened.unseen)
+
+
+def _is_ours(host: Host, card: Function, made: Made) -> bool:
+    """Whether something of the card was made by gpu-plugin."""
+    functions = {str(one.address) for one in host.functions.values() if card.address in (one.address, _parent(one))}
+    return not functions.isdisjoint([*made.functions, *made.types, *made.mdevs.values()])
+
+
+def _parent(function: Function) -> PCIAddress | None:
+    return function.physical_function
+
+
+def _users(
+    sys: Path, cards: Iterable[CutCard], processes: Processes, holders: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    for card in cards:
+        things = [
+            (str(one.address), f"{DEVICES}/{one.address}", one.iommu_group) for one in (card.function, *card.functions)
+        ]
+        things += [(str(mdev.uuid), f"{MDEVS}/{mdev.uuid}", mdev.iommu_group) for mdev in card.mdevs]
+        for name, entry, group in things:
+            holder = holders.get(name) or (None if group is None else holders.get(str(group)))
+            openers = [who for number in _numbers(sys, entry, group) for who in processes.openers.get(number, ())]
+            if holder is not None or openers:
+                yield name, holder or listed(dict.fromkeys(openers), _NAMED)
+
+
+def _numbers(sys: Path, entry: str, group: int | None) -> Iterator[DeviceNumber]:
+    """Yield the numbers of the device files by which a guest has a function or a mediated device open: VFIO's of the
+    group and of the device itself."""
+    paths = [f"{entry}/vfio-dev/{name}/dev" for name in names(sys, f"{entry}/vfio-dev")]
+    paths += [] if group is None else [f"class/vfio/{name}/dev" for name in (f"{group}", f"noiommu-{group}")]
+    for path in paths:
+        if number := re.fullmatch("([0-9]+):([0-9]+)", text(sys, path) or "", re.ASCII):
+            yield DeviceNumber(False, int(number[1]), int(number[2]))
+
+
+def is_whole(card: CutCard) -> bool:
+    """Whether vfio has the card itself, so that a guest can have it whole."""
+    return card.function.driver is not None and is_vfio_driver(card.function.driver)

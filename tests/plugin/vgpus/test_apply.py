@@ -1,0 +1,271 @@
+"""What `gpu-plugin vgpus apply` makes of cards, and what it leaves alone."""
+
+from pathlib import Path
+
+import pytest
+
+from plugin.cards.vgpu_rules import Quota, VGPURule
+from tests.kernel import bind
+from tests.plugin.vgpus.node import Node
+from tests.vgpu_kernel import L40S, Card, a10, b60, l40s
+
+CARD, MDEVS, XE = l40s(), a10(), b60()
+HALVES = VGPURule(device="10de:26b9", types={"L40S-24Q": 2})
+EIGHTHS = VGPURule(vendor="8086", functions=4, quota={Quota.VRAM: 2 << 30, Quota.EXEC_QUANTUM: 20})
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path, CARD, MDEVS, XE)
+
+
+def names(node: Node, card: Card) -> list[str]:
+    return sorted(node.types(card).values())
+
+
+def test_a_card_of_nvidias_is_cut_into_vgpus_of_a_type_and_cut_anew_after_a_boot(node: Node) -> None:
+    node.wants(HALVES)
+    steps = [
+        "0000:41:00.0: turn on its virtual functions (sriov-manage -e)",
+        "0000:41:00.0: make a vGPU of type L40S-24Q",
+        "0000:41:00.0: make a vGPU of type L40S-24Q",
+    ]
+    for _ in range(2):
+        assert node.steps() == steps
+        assert node.apply() == ()
+        assert names(node, CARD) == ["NVIDIA L40S-24Q"] * 2
+        assert node.steps() == []
+        node.boot()
+        assert names(node, CARD) == []
+
+
+def test_types_of_one_size_go_together_and_the_maker_may_stand_before_the_name(node: Node) -> None:
+    node.wants(VGPURule(address="0000:41:00.0", types={"NVIDIA L40S-8Q": 2, "L40S-8A": 1}))
+    assert node.apply() == ()
+    assert names(node, CARD) == ["NVIDIA L40S-8A", "NVIDIA L40S-8Q", "NVIDIA L40S-8Q"]
+
+
+def test_a_change_takes_ours_away_before_it_makes_others(node: Node) -> None:
+    node.wants(HALVES)
+    node.apply()
+    node.wants(VGPURule(device="10de:26b9", types={"L40S-12Q": 4}))
+    assert [step.partition(": ")[2].split()[0] for step in node.steps()] == ["remove", "remove", *["make"] * 4]
+    assert node.apply() == ()
+    assert names(node, CARD) == ["NVIDIA L40S-12Q"] * 4
+
+
+def test_what_cannot_be_made_is_an_error_that_says_what_can_and_leaves_the_card_as_it_was(node: Node) -> None:
+    node.on(CARD)
+    node.wants(VGPURule(device="10de:26b9", types={"L40S-24Q": 1, "L40S-8Q": 1}))
+    (problem,) = node.apply()
+    assert str(problem) == (
+        "0000:41:00.0: can become no further vGPU of type L40S-8Q, and the card is as it was before; "
+        "it can become L40S-24Q"
+    )
+    assert names(node, CARD) == []
+    assert node.made.types == {}
+
+
+def test_several_sizes_need_a_mode_that_the_card_gets_while_it_has_no_vgpu(node: Node) -> None:
+    rule = VGPURule(device="10de:26b9", types={"L40S-24Q": 1, "L40S-8Q": 2}, mixed_sizes=True)
+    for _ in range(2):
+        node.wants(rule)
+        assert node.apply() == ()
+        assert names(node, CARD) == ["NVIDIA L40S-24Q", "NVIDIA L40S-8Q", "NVIDIA L40S-8Q"]
+        assert node.log[:2] == ["sriov-manage -e 0000:41:00.0", "nvidia-smi vgpu -shm 1 -i 0000:41:00.0"]
+        assert node.steps() == []
+        node.boot()
+        node.log.clear()
+
+
+def test_a_card_with_a_vgpu_of_others_keeps_its_mode(node: Node) -> None:
+    node.on(CARD)
+    node.write_type(CARD.function(1), 1155)
+    node.wants(VGPURule(device="10de:26b9", types={"L40S-24Q": 1, "L40S-8Q": 2}, mixed_sizes=True))
+    (problem,) = node.apply()
+    assert problem.wrong.startswith("can become no further vGPU of type L40S-8Q")
+    assert (node.mixed, node.wrongs) == (set(), [])
+
+
+def test_a_type_without_its_gpu_instance_says_so(tmp_path: Path) -> None:
+    types = {1414: ("NVIDIA H200X-1-18C", 18, 7)}
+    card = Card(bus=0x41, id="10de:2335", memory=141, types=types, without_instance=frozenset(types))
+    node = Node(tmp_path, card)
+    node.wants(VGPURule(vendor="10de", types={"H200X-1-18C": 1}))
+    (problem,) = node.apply()
+    assert problem.wrong.startswith("Input/output error")
+    assert (node.count(card), node.made.functions) == (0, {})  # the virtual functions are off again, too
+
+
+def test_mediated_devices_are_made_the_same_way_by_virtual_function_or_on_an_older_card(tmp_path: Path) -> None:
+    older = Card(bus=0x81, id="10de:1eb8", possible=0, memory=16, mdevs={"nvidia-231": ("GRID T4-4Q", 4)})
+    node = Node(tmp_path, MDEVS, older)
+    node.wants(VGPURule(vendor="10de", device="10de:2236", types={"A10-8Q": 3}),
+               VGPURule(vendor="10de", types={"T4-4Q": 4}))  # fmt: skip
+    assert node.apply() == ()
+    assert names(node, MDEVS) == ["NVIDIA A10-8Q"] * 3
+    assert names(node, older) == ["GRID T4-4Q"] * 4
+    node.wants(VGPURule(device="10de:1eb8", types={"T4-4Q": 1}))
+    assert node.apply() == ()
+    assert (names(node, MDEVS), node.count(MDEVS), names(node, older)) == ([], 0, ["GRID T4-4Q"])
+
+
+def test_xes_functions_have_their_quota_before_they_are_there_and_vfio_for_a_driver(node: Node) -> None:
+    node.wants(EIGHTHS)
+    assert node.steps()[0] == "0000:03:00.0: keep the host's drivers from new virtual functions"
+    assert node.apply() == ()
+    written = [line for line in node.log if "0000:03:00.0/" in line]
+    place = "/sys/bus/pci/devices/0000:03:00.0"
+    assert written[0] == f"echo 0 > {place}/sriov_drivers_autoprobe"
+    assert written[-2:] == [f"echo 4 > {place}/sriov_numvfs", f"echo 1 > {place}/sriov_drivers_autoprobe"]
+    assert f"echo {2 << 30} > {place}/sriov_admin/vf4/profile/vram_quota" in written[1:-2]
+    (card,) = node.survey().cards
+    assert [function.driver for function in card.functions] == ["vfio-pci"] * 4
+    assert node.steps() == []
+
+
+def test_a_kernel_with_xes_own_vfio_driver_gets_that(tmp_path: Path) -> None:
+    node = Node(tmp_path, XE, drivers=("vfio-pci", "xe-vfio-pci"))
+    node.wants(EIGHTHS)
+    assert node.apply() == ()
+    assert {function.driver for function in node.survey().cards[0].functions} == {"xe-vfio-pci"}
+
+
+def test_another_number_of_functions_goes_by_way_of_none_and_only_if_they_are_ours_and_free(node: Node) -> None:
+    node.wants(EIGHTHS)
+    node.apply()
+    node.wants(VGPURule(vendor="8086", functions=2))
+    node.guests[XE.function(3)] = "qemu-system-x86 (pid 812)"
+    (problem,) = node.apply()
+    assert problem.wrong == ("has 4 virtual functions, expected 2: 0000:03:00.6 is in use by qemu-system-x86 (pid 812)")
+    node.guests.clear()
+    assert node.apply() == ()
+    assert node.count(XE) == 2
+    node.boot()
+    node.on(XE, 3)
+    (problem,) = node.apply()
+    assert problem.wrong == "has 3 virtual functions, expected 2: somebody else made them"
+    assert node.count(XE) == 3
+
+
+@pytest.mark.parametrize(
+    ("driver", "count", "wrong"),
+    [
+        ("gim", 8, "has 0 virtual functions, expected 8: gim makes them when it is loaded"),
+        ("nvidia", 8, "is on nvidia, which turns on all virtual functions at once"),
+        ("i915", 9, "can have 8 virtual functions, expected 9"),
+        (None, 4, "has no driver, so it can have no virtual functions"),
+        ("vfio-pci", 4, "is on vfio-pci, for guests that get it whole, and the config cuts it into vGPUs"),
+    ],
+)
+def test_a_card_whose_driver_cannot_do_it_is_an_error(
+    tmp_path: Path, driver: str | None, count: int, wrong: str
+) -> None:
+    card = Card(bus=0x03, id="1002:74a1", driver=driver)
+    node = Node(tmp_path, card)
+    node.wants(VGPURule(vendor="1002", functions=count))
+    (problem,) = node.apply()
+    assert (problem.wrong, node.log) == (wrong, [])
+
+
+def test_gims_functions_are_taken_as_they_are(tmp_path: Path) -> None:
+    card = Card(bus=0x03, id="1002:74a1", driver="gim")
+    node = Node(tmp_path, card)
+    node.on(card)
+    node.wants(VGPURule(vendor="1002", functions=8))
+    assert (node.apply(), node.log) == ((), [])
+
+
+def test_a_card_on_a_driver_that_makes_no_vgpus_is_an_error(node: Node) -> None:
+    bind(node.sys, CARD.address, "nouveau")
+    node.wants(HALVES)
+    (problem,) = node.apply()
+    assert problem.wrong == "is on nouveau, and has neither a list of vGPU types nor of mediated devices"
+
+
+def test_functions_need_a_vfio_driver(tmp_path: Path) -> None:
+    node = Node(tmp_path, XE, drivers=())
+    node.wants(EIGHTHS)
+    (problem,) = node.apply()
+    assert problem.fix == "modprobe vfio-pci"
+
+
+def test_what_others_made_counts_and_is_never_touched(node: Node) -> None:
+    node.on(CARD)
+    node.write_type(CARD.function(1), 1155)
+    node.wants(HALVES)
+    assert node.steps() == ["0000:41:00.0: make a vGPU of type L40S-24Q"]
+    assert node.apply() == ()
+    node.wants()
+    assert node.apply() == ()
+    assert node.types(CARD) == {CARD.function(1): "NVIDIA L40S-24Q"}
+    assert node.count(CARD) == 8
+    assert node.wrongs == []
+
+
+@pytest.mark.parametrize("user", ["guest", "pod", "group"])
+def test_what_is_in_use_stays_whoever_says_so(node: Node, user: str) -> None:
+    node.wants(HALVES)
+    node.apply()
+    first = CARD.function(1)
+    if user == "guest":
+        node.guests[first] = "qemu-system-x86 (pid 812)"
+    else:
+        node.pods[first if user == "pod" else str(0x41 * 64 + 1)] = "pod default/vm"
+    node.wants()
+    (problem,) = node.apply()
+    assert problem.subject == first
+    assert "is in use by " in problem.wrong
+    assert node.types(CARD) == {first: "NVIDIA L40S-24Q"}
+    node.guests.clear()
+    node.pods.clear()
+    assert node.apply() == ()
+    assert (node.types(CARD), node.count(CARD)) == ({}, 0)
+
+
+def test_a_vgpu_that_a_guest_gets_while_the_plan_is_made_stays(node: Node) -> None:
+    node.wants(HALVES)
+    node.apply()
+    node.wants()
+    planned = node.plan()
+    node.guests[CARD.function(2)] = "qemu-system-x86 (pid 812)"
+    (problem,) = node.carry_out(planned)
+    assert problem.wrong == "is in use by qemu-system-x86 (pid 812), and the card is as it was before"
+    assert names(node, CARD) == ["NVIDIA L40S-24Q"] * 2
+
+
+def test_one_card_that_fails_keeps_no_other_from_being_cut(node: Node) -> None:
+    node.wants(VGPURule(device="10de:26b9", types={"L40S-2Q": 1}), EIGHTHS)
+    (problem,) = node.apply()
+    assert problem.subject == "0000:41:00.0"
+    assert node.count(XE) == 4
+
+
+@pytest.mark.parametrize("before", [["fails"], ["does nothing"], ["unbinds"], ["fails", "does nothing"]])
+def test_sriov_manage_is_called_again_when_it_fails_or_only_says_that_it_worked(node: Node, before: list[str]) -> None:
+    node.script = list(before)
+    node.wants(HALVES)
+    assert node.apply() == ()
+    assert node.log[: len(before) + 1] == ["sriov-manage -e 0000:41:00.0"] * (len(before) + 1)
+
+
+@pytest.mark.parametrize("does", ["fails", "does nothing", "unbinds"])
+def test_sriov_manage_that_never_works_is_an_error_and_the_card_has_its_driver(node: Node, does: str) -> None:
+    node.script = [does] * 5
+    node.wants(HALVES)
+    (problem,) = node.apply()
+    assert problem.wrong.startswith(
+        "has no virtual functions of which vGPUs can be made after 5 calls of sriov-manage -e"
+    )
+    assert ("unbindLock" in problem.wrong) == (does == "fails")
+    assert node.survey().cards[0].function.driver == "nvidia"
+    assert node.made.functions == {}
+
+
+def test_a_type_that_no_list_names_any_more_keeps_the_name_that_it_had(tmp_path: Path) -> None:
+    card = Card(bus=0x41, types={1156: L40S[1156]}, possible=1)
+    node = Node(tmp_path, card)
+    node.wants(VGPURule(vendor="10de", types={"L40S-48Q": 1}))
+    assert node.apply() == ()
+    assert node.survey().types == {1156: "NVIDIA L40S-48Q"}
+    assert node.steps() == []
