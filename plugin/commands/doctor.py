@@ -181,11 +181,14 @@ def _device_as_json(snapshot: Snapshot, device: Device) -> dict[str, Any]:
 
 def _details_as_json(function: Function, details: Details | None) -> dict[str, Any]:
     if details is None:
-        return {"powerState": None, "bootVGA": None, "resetMethods": None, "bars": None}
+        unknown = ("powerState", "bootVGA", "resetMethods", "d3coldAllowed", "pcieErrors", "bars")
+        return dict.fromkeys(unknown)
     return {
         "powerState": details.power_state,
         "bootVGA": function.boot_vga,
         "resetMethods": None if details.reset_methods is None else list(details.reset_methods),
+        "d3coldAllowed": details.d3cold_allowed,
+        "pcieErrors": None if details.errors is None else details.errors._asdict(),
         "bars": None
         if details.bars is None
         else [{"number": bar.number, "bytes": bar.size, "assigned": bar.assigned} for bar in details.bars],

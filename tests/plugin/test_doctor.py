@@ -255,7 +255,10 @@ def test_a_directory_that_is_no_sysfs_is_one_line_and_exit_code_1(gpu_plugin: Co
 
 
 def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None:
-    result = gpu_plugin(*node("rtx-2060-audio-on-snd-hda-intel").flags, "--json")
+    this = node("rtx-2060-audio-on-snd-hda-intel")
+    aer(this.sys, GPU, correctable=5)
+    look_closely(this.sys, GPU, d3cold_allowed="1")
+    result = gpu_plugin(*this.flags, "--json")
     found = json.loads(result.stdout)
     assert result.returncode == 4
     assert found["severity"] == "error"
@@ -290,6 +293,8 @@ def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None
         "powerState": "D3hot",
         "bootVGA": False,
         "resetMethods": ["flr", "bus"],
+        "d3coldAllowed": True,
+        "pcieErrors": {"correctable": 5, "nonfatal": 0, "fatal": 0},
         "bars": [
             {"number": 0, "bytes": 16 * MIB, "assigned": True},
             {"number": 1, "bytes": 256 * MIB, "assigned": True},
