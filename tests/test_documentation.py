@@ -132,6 +132,9 @@ def test_what_compatibility_calls_tried_is_what_the_lab_and_the_images_have() ->
     ):
         (version,) = re.findall(rf"^\s*{module} v(\S+)", modules[name], re.MULTILINE)
         assert version in tried[row], row
+    files = (ROOT / "tests/lab/go/kubernetes").glob("*.mod")
+    versions = {re.findall(r"^\s*k8s.io/kubernetes v(\S+)", file.read_text(), re.MULTILINE)[0] for file in files}
+    assert {*re.findall(r"^\| (1\.\d+\.\d+) \|", page, re.MULTILINE)} == versions
     (libvirt, qemu) = re.findall(
         r"with libvirt (\S+) and QEMU (\S+),", (ROOT / "deploy/launcher/README.md").read_text()
     )[0]

@@ -77,14 +77,14 @@ def test_the_cards_that_can_go_are_published_with_what_is_known_of_them(
 def test_a_plugins_token_writes_slices_of_its_own_node_and_pool_alone(lab: Lab, plugin: str) -> None:
     (own, *_) = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
     node = lab.node.name
-    token = [
-        "--as=system:serviceaccount:default:gpu-plugin",  # the namespace of the lab's plugin
-        f"--as-user-extra=authentication.kubernetes.io/node-name={node}",
-    ]
+    bound = ("--bound-object-kind=Pod", f"--bound-object-name={plugin}")
+    token = lab.cluster.kubectl("create", "token", "gpu-plugin", *bound).strip()
 
     def write(**spec: Any) -> str:
         forged = {**own, "metadata": {"name": "forged"}, "spec": {**own["spec"], **spec}}
-        return lab.cluster.kubectl("create", "--dry-run=server", "-f", "-", *token, stdin=json.dumps(forged))
+        return lab.cluster.kubectl(
+            "create", "--dry-run=server", "-f", "-", f"--token={token}", stdin=json.dumps(forged)
+        )
 
     assert "forged created" in write()
     with pytest.raises(CommandFailed, match=f"gpu-plugin of node {node} may write slices of that node alone"):
