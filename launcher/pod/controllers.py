@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from launcher.manifest.identity import NAME
 from launcher.manifest.parser import Given
+from launcher.pod.lifecycle import LONGEST_START
 from launcher.pod.plain import PodObject
 from launcher.pod.replicas import claim_spec, refuse_shared, templates_of
 from launcher.pod.scheduling import ID
@@ -87,7 +88,14 @@ def run_by(run: Run, pod: PodObject, given: Given, state: PodObject | None, *, i
     made = {"apiVersion": "apps/v1", "kind": run.kind.kind, "metadata": named}
     if run.kind is Kind.DEPLOYMENT:
         # A second pod before the first one is gone would need a second card.
-        spec = {**replicas, "selector": selector, "strategy": {"type": "Recreate"}, "template": template}
+        spec = {
+            **replicas,
+            "selector": selector,
+            "strategy": {"type": "Recreate"},
+            # By default it would have failed after ten minutes, in which a large guest may still start.
+            "progressDeadlineSeconds": LONGEST_START,
+            "template": template,
+        }
         return [*budget, {**made, "spec": spec}]
     sources, claims = _claims(given, state, imports=imports)
     own = {claim["metadata"]["name"] for claim in claims}

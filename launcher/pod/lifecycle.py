@@ -24,6 +24,8 @@ _UNTIL_IT_STARTS = 10
 _BESIDE_THE_AGENT = 5
 #: Seconds between two looks at whether the guest runs, where the manifest has no probe. Each is a process.
 _PERIOD = 5
+#: Seconds that a start may take, of minutes for a large guest with devices: nothing is tried again before.
+LONGEST_START = 3600
 #: Kubernetes' own defaults, which KubeVirt writes out (SetDefaults_Probe).
 _DEFAULTS = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 
@@ -53,13 +55,19 @@ def grace(spec: Spec) -> int:
 
 
 def probes(spec: Spec) -> PodObject:
-    """Return the container's `livenessProbe`, if the manifest has one, and its `readinessProbe`."""
-    liveness = {"livenessProbe": _probe(spec.livenessProbe, spec.on_pods_network)} if spec.livenessProbe else {}
+    """Return the container's `livenessProbe`, if the manifest has one, and its `readinessProbe`. No guest fails the
+    first before it runs: a `startupProbe` waits for that."""
+    # The file is there exactly while the guest runs.
+    runs = {"exec": {"command": ["test", "-e", paths.READY]}, "periodSeconds": _PERIOD}
+    liveness: PodObject = {}
+    if spec.livenessProbe is not None:
+        liveness = {
+            "livenessProbe": _probe(spec.livenessProbe, spec.on_pods_network),
+            "startupProbe": {**runs, "failureThreshold": LONGEST_START // _PERIOD},
+        }
     if spec.readinessProbe is not None:
         return {**liveness, "readinessProbe": _probe(spec.readinessProbe, spec.on_pods_network)}
-    # The file is there exactly while the guest runs.
-    runs = {"exec": {"command": ["test", "-e", paths.READY]}, "periodSeconds": _PERIOD, "failureThreshold": 1}
-    return {**liveness, "readinessProbe": runs}
+    return {**liveness, "readinessProbe": {**runs, "failureThreshold": 1}}
 
 
 def _probe(probe: Probe, interfaces: tuple[Interface, ...]) -> PodObject:

@@ -18,6 +18,7 @@ from launcher.runtime import credentials, guest, virtiofs
 from launcher.runtime.embedded import called_for_passt, has_qemu_here, prepared, root_of
 from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started
 from launcher.runtime.plan import RunPlan
+from launcher.runtime.progress import read_progress, wanted_by, words
 from launcher.runtime.qemu_log import printed, repeated
 from launcher.runtime.readiness import readiness
 from launcher.runtime.sockets import socket_directory
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 _ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
 _PATIENCE = 3.0  # seconds for libvirt to answer a question; the VM goes on without the answer
+_TELL_EVERY = 5.0  # seconds between two lines of the log while a start goes on, which takes as long as it takes
 _START_GIVEN_UP = 5.0  # seconds for libvirt to notice that the QEMU which it is starting is gone
 _PREPARING_GIVEN_UP = 5.0  # seconds for libvirt to return from what it does before the start
 #: Seconds for libvirt to end the domain: it gives QEMU 10 to end by itself and waits 30 for the kernel to take back
@@ -178,7 +180,7 @@ class _Session:
 def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead) -> Ending:
     session = _Session(plan, vm, ahead.looked)
     try:
-        domain = _defined(vm)
+        domain = _defined(vm, plan.domain)
         if isinstance(domain, Ending):
             return domain
         _log.info("%s is defined on %s", plan.domain, plan.uri, extra={"domain": plan.domain})
@@ -193,11 +195,11 @@ def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead) -> Ending:
         session.leave(_PREPARING_GIVEN_UP, ends=False)
 
 
-def _defined(vm: VM) -> Any:
+def _defined(vm: VM, name: str) -> Any:
     """Return the domain, or how the VM ended if a stop comes first. Raise what keeps libvirt from defining it."""
-    domain = None
+    domain, waiting = None, _Waiting(vm, name, lambda: "libvirt looks at QEMU")
     while domain is None or not vm.events.empty():
-        match vm.events.get():
+        match waiting.event():
             case Defined(found):
                 domain = found
             case NotStarted(error):
@@ -214,10 +216,12 @@ def _start(domain: Any, plan: RunPlan, vm: VM) -> Ending | None:
     vm.becomes(Phase.STARTING)
     root = root_of(plan.uri)
     quoted = partial(printed, root, plan.domain) if root is not None else str
+    how_far = (lambda: words(read_progress(root, plan.domain), wanted_by(plan.xml))) if root is not None else str
+    waiting = _Waiting(vm, plan.domain, how_far)
     guest.start(domain, vm, paused=plan.paused, printed=quoted)
     ending = None
     while True:
-        match vm.events.get():
+        match waiting.event():
             case Started():
                 vm.becomes(Phase.RUNNING)
                 return ending
@@ -227,6 +231,38 @@ def _start(domain: Any, plan: RunPlan, vm: VM) -> Ending | None:
                 return _give_up(domain, vm)
             case Ending() as reported:
                 ending = reported
+
+
+class _Waiting:
+    """Waits for the VM's events as long as it takes, and logs how far the start is meanwhile."""
+
+    def __init__(self, vm: VM, name: str, how_far: Callable[[], str]) -> None:
+        self._vm, self._name, self._how_far = vm, name, how_far
+        self._began = time.monotonic()
+        self._telling: threading.Thread | None = None
+
+    def event(self) -> Any:
+        while True:
+            try:
+                event = self._vm.events.get(timeout=_TELL_EVERY)
+            except Empty:
+                if self._telling is None or not self._telling.is_alive():
+                    self._telling = _in_a_thread(self._tell)
+                continue
+            if self._telling is not None:  # its line is not to come behind the last one
+                self._telling.join(_PATIENCE)
+            return event
+
+    def _tell(self) -> None:
+        took = time.monotonic() - self._began
+        far = self._how_far()
+        _log.info(
+            "%s has been starting for %.0f s%s",
+            self._name,
+            took,
+            f": {far}" if far else "",
+            extra={"domain": self._name},
+        )
 
 
 def _give_up(domain: Any, vm: VM) -> Ending:

@@ -86,6 +86,7 @@ def test_a_deployment_never_needs_a_second_card_and_a_stateful_set_starts_all_at
     *_, deployment = made(path, machine(), Run(Kind.DEPLOYMENT))
     *_, stateful_set = made(path, machine(), Run(Kind.STATEFULSET, 20))
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}
+    assert deployment["spec"]["progressDeadlineSeconds"] == 3600
     # Whoever scales it says how many there are.
     assert "replicas" not in deployment["spec"]
     assert (stateful_set["spec"]["replicas"], stateful_set["spec"]["podManagementPolicy"]) == (20, "Parallel")

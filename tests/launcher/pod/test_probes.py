@@ -25,6 +25,17 @@ def test_a_vm_with_a_probe_for_life_alone_is_ready_as_others_are(tmp_path: Path)
     assert container_of(vm)["readinessProbe"]["exec"]["command"] == ["test", "-e", paths.READY]
 
 
+def test_a_start_of_an_hour_is_no_failure_of_the_probe_for_life(tmp_path: Path) -> None:
+    """And a VM without one has nothing in its pod that could end it."""
+    vm = written_vm(tmp_path / "vm.yaml", spec="  livenessProbe: {guestAgentPing: {}}\n")
+    container = container_of(vm)
+    startup = container["startupProbe"]
+    assert startup["exec"] == container["readinessProbe"]["exec"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] == 3600
+    plain = container_of(written_vm(tmp_path / "plain.yaml"))
+    assert "startupProbe" not in plain
+
+
 @pytest.mark.parametrize("name", ["readinessProbe", "livenessProbe"])
 def test_what_is_not_said_is_as_kubevirt_and_kubernetes_have_it(tmp_path: Path, name: str) -> None:
     assert probed(tmp_path, "{guestAgentPing: {}, timeoutSeconds: 0}", name) == {

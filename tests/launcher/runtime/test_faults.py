@@ -550,6 +550,20 @@ def test_a_stop_while_libvirt_starts_qemu_ends_qemu(pod: Pod) -> None:
         assert launched.ended(5) == (0, last_line(Ending.NOT_STARTED))
 
 
+def test_a_start_takes_as_long_as_qemu_takes_and_says_how_far_it_is(pod: Pod, request: pytest.FixtureRequest) -> None:
+    """With --thorough it takes two minutes."""
+    seconds = 120 if request.config.getoption("--thorough") else 6
+    pod.write(grace=0)
+    pod.put_before_qemu(f"time.sleep({seconds})")
+    with pod.launched() as launched:
+        launched.program.wait_for_line(f"INFO {DOMAIN} is running", seconds + 60)
+        told = [line for line in launched.program.log if "has been starting for" in line]
+        assert len(told) >= seconds // 5
+        assert all("0.0 of 0.1 GiB of memory are there" in line for line in told), told
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(10) == (0, last_line(Ending.ON_REQUEST))
+
+
 REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "a scratch space that is read-only": (
         "mount -t tmpfs -o ro scratch /run/gpu-launcher",
