@@ -9,6 +9,7 @@ from program import commands
 _VERBS = {
     "list": "vms:list_vms",
     "why": "why",
+    "map": "map:map_cluster",
     "start": "power",
     "stop": "power",
     "restart": "power",

@@ -14,7 +14,8 @@ from program.errors import ProgramError, Refusal
 
 _SECONDS = 120.0  # for a manifest, or for the cards of 5,000 nodes
 _NODES = "nodes,pods"
-_CLAIMS = "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses"
+_TAKEN = "resourceslices,resourceclaims"
+_CLAIMS = f"{_TAKEN},resourceclaimtemplates,deviceclasses"
 _RULES = "devicetaintrules"
 
 
@@ -62,7 +63,8 @@ def fit_of(kubectl: Kubectl, pod: ClusterObject) -> Fit:
     named = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
     try:
         text = manifest_of(kubectl, pod)
-        cluster = kubectl.objects(kinds, "--all-namespaces", within=_SECONDS) + (rules_of(kubectl) if claims else [])
+        cluster = kubectl.objects(kinds, "--all-namespaces", within=_SECONDS)
+        cluster += _served(_RULES, kubectl) if claims else []
         with TemporaryDirectory() as directory:
             file = Path(directory) / MANIFEST_FILE
             file.write_text(text, encoding="utf-8")
@@ -79,11 +81,22 @@ def fit_of(kubectl: Kubectl, pod: ClusterObject) -> Fit:
     return Fit(told["text"].replace(f"{wrong}; {fix}\n", "", 1), (wrong, fix))
 
 
-def rules_of(kubectl: Kubectl) -> list[ClusterObject]:
-    """Return the DeviceTaintRules; none where the API server does not serve them, as by default before Kubernetes 1.37.
-    Refusal where the user may not list them."""
+def map_of(kubectl: Kubectl) -> bytes:
+    """Return the page that `gpu-launcher map` makes of the whole cluster. Refusal where the user may not list it."""
+    cluster = kubectl.objects(_NODES, "--all-namespaces", within=_SECONDS)
+    cluster += _served(_TAKEN, kubectl) + _served(_RULES, kubectl)
+    words = ("map", "--cluster", "-")
+    answer = gpu_launcher(*words, given=json.dumps({"items": cluster}).encode())
+    if answer.code:
+        raise error_of(answer, ["gpu-launcher", *words])
+    return answer.out
+
+
+def _served(kinds: str, kubectl: Kubectl) -> list[ClusterObject]:
+    """Return the objects of all namespaces; none where the API server does not serve such: DRA before Kubernetes 1.34,
+    DeviceTaintRules, as by default, before 1.37. Refusal where the user may not list them."""
     try:
-        return kubectl.objects(_RULES, within=_SECONDS)
+        return kubectl.objects(kinds, "--all-namespaces", within=_SECONDS)
     except Refusal as refusal:
         if "the server doesn't have a resource type" in str(refusal):
             return []

@@ -6,10 +6,10 @@ import typer
 
 from program import commands
 
-_COMMANDS = ("render", "explain", "pod", "fit", "schema", "run", "check", "ctl", "hook")
+_COMMANDS = ("render", "explain", "pod", "fit", "map:map_cluster", "schema", "run", "check", "ctl", "hook")
 
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:
     """Return the program for these arguments."""
-    modules = {name: f"launcher.commands.{name}" for name in _COMMANDS}
+    modules = {place.partition(":")[0]: f"launcher.commands.{place}" for place in _COMMANDS}
     return commands.command_line(arguments, modules, "Runs a KubeVirt VM with its GPUs, or prints its libvirt domain.")

@@ -1,12 +1,11 @@
 """gpu-launcher fit."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from launcher.commands.options import VMFlags, one_vm
+from launcher.commands.options import ClusterFile, VMFlags, one_vm
 from launcher.manifest.parser import Given
 from launcher.pod.objects import objects
 from launcher.selection import fit as fitting
@@ -22,16 +21,7 @@ from program.output import print_text
 
 def fit(
     flags: VMFlags,
-    cluster: Annotated[
-        Path,
-        typer.Option(
-            "--cluster",
-            metavar="FILE",
-            help="What `kubectl get nodes,pods -A -o json` prints, and where DRA gives the cards "
-            "`kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json`; as YAML too; - for "
-            "standard input. Or a directory with NODE.json of each node, as `gpu-plugin inventory --json` prints it.",
-        ),
-    ],
+    cluster: ClusterFile,
     pod: Annotated[
         str | None,
         typer.Option(

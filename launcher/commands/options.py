@@ -33,6 +33,17 @@ GPUFlag = Annotated[
     ),
 ]
 
+ClusterFile = Annotated[
+    Path,
+    typer.Option(
+        "--cluster",
+        metavar="FILE",
+        help="What `kubectl get nodes,pods -A -o json` prints, and where DRA gives the cards "
+        "`kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json`; as YAML too; - for "
+        "standard input. Or a directory with NODE.json of each node, as `gpu-plugin inventory --json` prints it.",
+    ),
+]
+
 
 def _stand(context: typer.Context, vm: str | None) -> str | None:
     """Make --vm the default of the argument. typer reads this option first, since it is eager."""

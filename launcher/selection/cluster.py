@@ -16,6 +16,7 @@ from launcher.selection.nodes import NodeState, nodes_of
 from launcher.selection.objects import EXPECTED, called, mapping_of, names, objects_of, part_of
 from launcher.selection.requests import Amounts, amount_of
 from launcher.selection.taints import Taint, TaintRule, read_rule, read_taint
+from pci import slices as words
 from program.errors import Nonsense, UserError
 
 T = TypeVar("T")
@@ -53,6 +54,12 @@ class PublishedDevice:
         domain, _, own = name.rpartition("/")
         value = self.attributes.get(domain or self.id.driver, {}).get(own)
         return tuple(value) if isinstance(value, list) else value
+
+    @property
+    def product(self) -> str | None:
+        """Return the model as people know it: NVML's name of it, or the words by which it is sold."""
+        names = (self.attribute(words.NVML_NAME), self.attribute(words.PRODUCT))
+        return next((str(name) for name in names if name is not None), None)
 
     def amount(self, name: str) -> str | None:
         """Return a capacity of the driver's own as a quantity; None if there is none."""
@@ -103,6 +110,16 @@ class Cluster:
     def publishes(self) -> bool:
         """Return whether any node has devices by DRA."""
         return any(node.devices or node.broken for node in self.nodes) or self.others > 0
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Return what is not in it though the cluster may have it, a sentence each."""
+        told = []
+        if self.others:
+            told.append(f"{self.others} ResourceSlices are for nodes by label, and were not looked at")
+        if self.states and not any(state.pods for state in self.states.values()):
+            told.append("no node has a pod here, so all of it counts as free: get nodes,pods -A")
+        return tuple(told)
 
 
 def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:

@@ -173,10 +173,7 @@ def _unknown(entries: Iterable[Entry], pod: AskingPod | None, cluster: Cluster) 
 
 
 def _notes(pod: AskingPod | None, cluster: Cluster) -> Iterator[str]:
-    if cluster.others:
-        yield f"{cluster.others} ResourceSlices are for nodes by label, and were not looked at"
-    if cluster.states and not any(state.pods for state in cluster.states.values()):
-        yield "no node has a pod here, so all of it counts as free: get nodes,pods -A"
+    yield from cluster.gaps
     if pod is not None:
         by_dra = (
             f"{name} by DRA (DeviceClass {cluster.extended[name]})" for name in pod.asked if name in cluster.extended
@@ -247,7 +244,7 @@ def _described(device: PublishedDevice) -> dict[str, Any]:
         "device": device.id.name,
         "pool": device.id.pool,
         "address": device.attribute(words.PCI_BUS_ID),
-        "product": _product(device),
+        "product": device.product,
         "uuid": _uuid(device),
     }
 
@@ -293,7 +290,7 @@ def _taken_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ..
     for placement in placements:
         node = placement.node
         for wanted, device in zip(fit.wish.devices, placement.devices or (), strict=True):
-            rows.append((node, wanted.name, _address(device), _product(device) or "-", _uuid(device) or "-"))
+            rows.append((node, wanted.name, _address(device), device.product or "-", _uuid(device) or "-"))
             node = ""
     return rows
 
@@ -324,10 +321,6 @@ def _address(device: PublishedDevice) -> str:
     return str(device.attribute(words.PCI_BUS_ID) or device.id.name)
 
 
-def _product(device: PublishedDevice) -> str | None:
-    return _text(device, words.NVML_NAME) or _text(device, words.PRODUCT)
-
-
 def _uuid(device: PublishedDevice) -> str | None:
     """Return a UUID by which an annotation may name the device: NVML's where it is known."""
     return _text(device, words.NVML_UUID) or _text(device, words.UUID)
@@ -341,7 +334,7 @@ def _cards(verdicts: Sequence[Verdict]) -> list[str]:
     rows = [
         (
             _address(verdict.device),
-            _product(verdict.device) or "-",
+            verdict.device.product or "-",
             "could be" if verdict.reason is None else verdict.reason.text,
         )
         for verdict in verdicts

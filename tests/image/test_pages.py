@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,11 +15,14 @@ from threading import Thread
 
 import pytest
 
+from launcher.selection.cluster import cluster_of
+from launcher.selection.map import map_of
 from pci.address import PCIAddress
 from plugin.cards.holders import Assignment
 from plugin.cards.names import PCIIDs
 from plugin.node.snapshot import Snapshot
 from plugin.page import node_page
+from tests import clusters
 from tests.browser import Browser, browsing
 from tests.compose import Function, bars, bridge, compose
 from tests.conftest import Machine
@@ -121,6 +125,58 @@ def test_the_nodes_page_is_for_a_desk_a_phone_a_keyboard_and_the_dark(
     if cards == 8 and request.config.getoption("--regenerate"):
         browser.open(file.as_uri(), width=PHONE, height=844, dark=True)
         keep(PICTURES / "node-8-phone.png", browser.screenshot())
+
+
+def test_the_map_of_a_thousand_nodes_opens_at_once_and_is_filtered(
+    browser: Browser, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    by_plugin = [
+        clusters.node_of("edge-0", capacity={clusters.RTX_3090: "5"}),
+        clusters.pod_on("edge-0", "desk", {clusters.RTX_3090: "1", "cpu": "4", "memory": "16Gi"}),
+        clusters.node_of("edge-1", cordoned=True),
+    ]
+    nodes = (clusters.node_of(f"node-{number:04}", {clusters.RTX_3090: "0"}) for number in range(1000))
+    file = tmp_path / "map.html"
+    file.write_text(map_of(cluster_of([*by_plugin, *clusters.large(1000), *nodes]), datetime.now(UTC)).html)
+    for width, dark in ((PHONE, True), (DESK, False)):
+        browser.open(file.as_uri(), width=width, dark=dark)
+        assert not browser.value(_WIDER)
+        assert (browser.value(_LIGHT) < 3 * 128) == dark
+        assert browser.value("[...document.querySelectorAll('section')].every(each => each.scrollWidth <= innerWidth)")
+    opened = browser.value("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    if request.config.getoption("--regenerate"):
+        keep(PICTURES / "map-1000.png", browser.screenshot())
+    told = "document.getElementById('told').textContent"
+    assert browser.value(told) == "1002 of 1002 nodes are shown."
+    choose = (
+        "{const began = performance.now();"
+        "const options = [...document.querySelectorAll('option')];"
+        "const option = options.findLast(each => each.textContent === 'WORD');"
+        "option.selected = true; option.parentNode.dispatchEvent(new Event('change', {bubbles: true}));"
+        "document.body.offsetHeight; performance.now() - began}"
+    )
+    chosen = browser.value(choose.replace("WORD", clusters.RTX_3090))
+    assert browser.value(told) == "2 of 1002 nodes are shown."
+    browser.value(choose.replace("WORD", "free"))
+    assert browser.value(told) == "1 of 1002 nodes are shown."
+    visible = (
+        "[...document.querySelectorAll('li')].filter(each => each.checkVisibility()).map(each => each.textContent)"
+    )
+    assert browser.value(visible) == ["3: free"]
+    print(f"a thousand nodes: opened in {opened:.0f} ms, filtered in {chosen:.0f} ms")
+    assert opened < 5000
+    assert chosen < 2000
+    browser.press("Tab")
+    assert browser.value(_FOCUS) == "select"
+    assert set(browser.requests) == {file.as_uri()}
+    assert browser.troubles == []
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(file.as_uri())
+        assert browser.value("document.getElementById('filter').checkVisibility()") is False
+        assert browser.value("document.querySelectorAll('section:not([hidden])').length") == 1002
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
 
 
 class _Below(BaseHTTPRequestHandler):

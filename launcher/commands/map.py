@@ -1,0 +1,18 @@
+"""gpu-launcher map."""
+
+from datetime import UTC, datetime
+
+from launcher.commands.options import ClusterFile
+from launcher.selection.cluster_files import read_cluster
+from launcher.selection.map import map_of
+from program.errors import UserError
+from program.output import print_text
+
+
+def map_cluster(cluster: ClusterFile) -> None:
+    """Print a page for a browser: the cluster's nodes and cards, who has which, and what is free."""
+    found = read_cluster(cluster)
+    if not found.nodes:
+        wrong = "neither a Node nor a device of one is among the objects"
+        raise UserError(f"--cluster {cluster}", wrong, "kubectl get nodes,pods -A -o json")
+    print_text(map_of(found, datetime.now(UTC)).html)

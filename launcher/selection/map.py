@@ -1,0 +1,251 @@
+"""A cluster as a page for a browser: its nodes, their cards, who has which, and what is free.
+
+Pure: from a cluster to HTML. By DRA each card is known. Of a device plugin's cards it is known how many a pod asked
+for, and not which it has.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from itertools import groupby
+
+from drawing.boxes import Element
+from drawing.page import Page, element, page
+from launcher.selection.cluster import Cluster, Node
+from launcher.selection.nodes import NodeState
+from launcher.selection.objects import objects_of, part_of
+from launcher.selection.obstacles import shown
+from launcher.selection.requests import requests_of
+from launcher.selection.taints import keeps_away
+from pci import slices as words
+from pci.resource import NodeDevice
+from program.problem import listed
+
+_SHARED = frozenset(map(str, NodeDevice))
+_STYLE = """
+label { display: inline-block; max-width: 100%; margin: 0 1rem .5rem 0; }
+select { font: inherit; max-width: 100%; }
+[hidden] { display: none !important; }
+table { border-collapse: collapse; margin: .75rem 0; }
+th, td { text-align: left; vertical-align: top; padding: .15rem .75rem .15rem 0; border-bottom: 1px solid var(--edge); }
+@media (max-width: 40rem) {
+  tr { display: grid; grid-template-columns: 4rem 4rem 7rem 1fr; }
+  th, td { padding-right: .25rem; }
+  th:first-child, td:first-child { grid-column: 1 / -1; border: none; padding-bottom: 0; }
+}
+main { display: grid; gap: .75rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr)); }
+section { border: 1px solid var(--edge); border-radius: .3rem; padding: .5rem .75rem;
+  content-visibility: auto; contain-intrinsic-size: auto 20rem; }
+section h2 { margin: 0; }
+h3 { font-size: 1rem; margin: .5rem 0 .25rem; }
+ul { list-style: none; margin: 0; padding: 0; }
+li { border-left: .5rem solid #d55e00; padding: 0 .5rem; margin: .15rem 0; }
+li.free { border-color: #009e73; }
+li.taken { border-color: #0072b2; }
+.alarm { border-left: .5rem solid #d55e00; padding: .25rem .75rem; margin: .25rem 0; }
+"""
+_SCRIPT = """
+const filter = document.getElementById("filter"), [model, state] = filter.querySelectorAll("select");
+const nodes = document.querySelectorAll("section"), told = document.getElementById("told");
+const show = () => {
+  let count = 0;
+  for (const node of nodes) {
+    let some = !model.value && !state.value;
+    for (const group of node.querySelectorAll("div")) {
+      let any = false;
+      for (const cards of group.querySelectorAll("li")) {
+        cards.hidden = state.value && cards.className !== state.value;
+        any ||= !cards.hidden;
+      }
+      group.hidden = !any || model.value && group.dataset.model !== model.value;
+      some ||= !group.hidden;
+    }
+    node.hidden = !some;
+    count += some;
+  }
+  told.textContent = count + " of " + nodes.length + " nodes are shown.";
+};
+filter.addEventListener("change", show);
+filter.hidden = false;
+show();
+"""
+
+
+class State(Enum):
+    """Whether a VM could have a card. UNAVAILABLE: nobody has it, and nobody gets it now."""
+
+    FREE = "free"
+    TAKEN = "taken"
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """A number of cards of one model on a node; `text`: which they are, and who has them, or why nobody gets them."""
+
+    model: str
+    state: State
+    text: str
+    count: int = 1
+
+
+def cards_of(node: Node, cluster: Cluster) -> list[Cards]:
+    """Return a node's cards by model; those of DRA one by one, in the order of publication."""
+    state = cluster.states.get(node.name)
+    cards = [*_published(node, cluster), *(() if state is None else _counted(state))]
+    return sorted(cards, key=lambda each: each.model)
+
+
+def _published(node: Node, cluster: Cluster) -> Iterator[Cards]:
+    for device in node.devices:
+        place = device.attribute(words.PCI_BUS_ID) or device.id.name
+        model = device.product or device.id.driver
+        why = [] if device.cannot is None else [device.cannot]
+        why += [f"tainted: {taint}" for taint in device.taints if keeps_away(taint, ())]
+        if (holder := cluster.taken.get(device.id)) is not None:
+            yield Cards(model, State.TAKEN, f"{place}: {holder}")
+        elif why or _is_cordoned(node.name, cluster):
+            yield Cards(model, State.UNAVAILABLE, f"{place}: {', '.join(why) or 'its node is cordoned'}")
+        else:
+            yield Cards(model, State.FREE, f"{place}: free")
+
+
+def _counted(node: NodeState) -> Iterator[Cards]:
+    """Yield what device plugins offer there."""
+    for resource in {**node.capacity, **node.allocatable}:
+        if not _is_of_cards(resource) or not node.offers(resource):
+            continue
+        for pod in node.pods:
+            if asked := int(pod.asked.get(resource, 0)):
+                yield Cards(resource, State.TAKEN, f"{asked}: pod {pod.name}", asked)
+        if (free := int(node.free(resource))) > 0:
+            state, text = (State.UNAVAILABLE, "its node is cordoned") if node.is_cordoned else (State.FREE, "free")
+            yield Cards(resource, state, f"{free}: {text}", free)
+        if (unhealthy := int(node.capacity.get(resource, 0) - node.allocatable.get(resource, 0))) > 0:
+            yield Cards(resource, State.UNAVAILABLE, f"{unhealthy}: unhealthy", unhealthy)
+
+
+def _is_of_cards(resource: str) -> bool:
+    """Return whether a device plugin offers it, and it is no device of any number of pods, such as /dev/kvm."""
+    _, slash, name = resource.partition("/")
+    return bool(slash) and name not in _SHARED
+
+
+def _is_cordoned(node: str, cluster: Cluster) -> bool:
+    return node in cluster.states and cluster.states[node].is_cordoned
+
+
+def map_of(cluster: Cluster, made: datetime) -> Page:
+    """Return the cluster as a page; `made`: when, in UTC."""
+    found = {node.name: cards_of(node, cluster) for node in cluster.nodes}
+    having = [node for node in cluster.nodes if found[node.name] or node.broken]
+    names = sorted({each.model for cards in found.values() for each in cards})
+    models = {name: number for number, name in enumerate(names)}
+    counts = Counter[State]()
+    for cards in found.values():
+        counts.update(_by_state(cards))
+    title = f"{_number(len(having), 'node')}, {_number(counts.total(), 'card')}: {_in_words(counts)}"
+    return page(
+        f"{title} - gpu-launcher",
+        element("h1", title),
+        *(element("p", text, class_="faint") for text in _notes(cluster, found, made)),
+        *([_table(models, found)] if models else []),
+        _filter(models),
+        element("main", *(_section(node, found[node.name], models, cluster) for node in having)),
+        style=_STYLE,
+        script=_SCRIPT,
+    )
+
+
+def _notes(cluster: Cluster, found: Mapping[str, list[Cards]], made: datetime) -> Iterator[str]:
+    yield f"As of {made:%Y-%m-%d %H:%M} UTC: this page does not change by itself."
+    if bare := [node.name for node in cluster.nodes if not found[node.name] and not node.broken]:
+        yield f"Without cards: {listed(bare)}."
+    waiting = [
+        name
+        for name, pod in cluster.waiting.items()
+        if objects_of(part_of(pod, "spec", pod), "resourceClaims", pod) or any(map(_is_of_cards, requests_of(pod)))
+    ]
+    if waiting:
+        yield f"Waiting for a node: {listed(waiting)}; kubectl gpuvm why says why."
+    yield from (f"Note: {gap}." for gap in cluster.gaps)
+
+
+def _table(models: Mapping[str, int], found: Mapping[str, list[Cards]]) -> Element:
+    """Return the numbers of each model, and on how many nodes one is free."""
+    totals = {model: Counter[State]() for model in models}
+    places = Counter[str]()
+    for cards in found.values():
+        for model, its in groupby(cards, key=lambda each: each.model):
+            of_node = _by_state(its)
+            totals[model].update(of_node)
+            places[model] += of_node[State.FREE] > 0
+    rows = [
+        (model, *(str(total[state]) for state in State), _number(places[model], "node"))
+        for model, total in totals.items()
+    ]
+    head = element("tr", *(element("th", text, scope="col") for text in ("model", *_WORDS, "free on")))
+    return element(
+        "table",
+        element("thead", head),
+        element("tbody", *(element("tr", *(element("td", cell) for cell in row)) for row in rows)),
+    )
+
+
+_WORDS = tuple(state.value for state in State)
+
+
+def _filter(models: Mapping[str, int]) -> Element:
+    """Return the choice of what is shown, which the script makes visible."""
+    of_models = [element("option", model, value=str(number)) for model, number in models.items()]
+    of_states = [element("option", word, value=word) for word in _WORDS]
+    return element(
+        "div",
+        element("label", "Model ", element("select", element("option", "all", value=""), *of_models)),
+        element("label", "Cards ", element("select", element("option", "all", value=""), *of_states)),
+        element("span", id="told", role="status", class_="faint"),
+        id="filter",
+        hidden="",
+    )
+
+
+def _section(node: Node, cards: list[Cards], models: Mapping[str, int], cluster: Cluster) -> Element:
+    parts = [element("h2", node.name)]
+    if (state := cluster.states.get(node.name)) is not None:
+        parts.append(element("p", _room(state), class_="faint"))
+    parts += [element("p", text, class_="alarm") for text in node.broken]
+    for model, its in groupby(cards, key=lambda each: each.model):
+        group = list(its)
+        rows = [element("li", each.text, class_=each.state.value) for each in group]
+        heading = element("h3", f"{model}: {_in_words(_by_state(group))}")
+        parts.append(element("div", heading, element("ul", *rows), data_model=str(models[model])))
+    return element("section", *parts)
+
+
+def _room(node: NodeState) -> str:
+    """Return what else a VM's pod would find there, and what keeps pods away."""
+    told = [
+        f"{shown(name, node.free(name))} of {shown(name, node.allocatable[name])} {name} free"
+        for name in ("cpu", "memory")
+        if name in node.allocatable
+    ]
+    told += ["cordoned"] * node.is_cordoned
+    told += [f"tainted: {taint}:{taint.effect}" for taint in node.taints]
+    return ", ".join(told)
+
+
+def _by_state(cards: Iterable[Cards]) -> Counter[State]:
+    counts = Counter[State]()
+    for each in cards:
+        counts[each.state] += each.count
+    return counts
+
+
+def _in_words(counts: Counter[State]) -> str:
+    return ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]) or "none"
+
+
+def _number(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
