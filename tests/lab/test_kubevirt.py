@@ -18,6 +18,7 @@ from tests.lab.kubevirt import cluster, vms
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, CARD, FAR, KUBEVIRT
 from tests.lab.page import Replaced, replaced
+from tests.lab.waiting import CommandFailed
 from tests.processes import ROOT, finished
 
 MACHINE = KUBEVIRT
@@ -202,3 +203,35 @@ def test_by_dra_a_card_comes_by_a_claim_and_one_by_its_resources_name(lab: Lab) 
         assert vms.addresses(guest.xml("--inactive")).keys() >= {"ua-dra-gpu-gpu1", "ua-hostdevice-gpu2"}
         seats = {f"0000:0{bus}:00.{number}": CARD[number] for bus in (1, 2) for number in (0, 1)}
         assert vms.cards(guest.console()) == seats
+
+
+def test_by_dra_the_policy_gives_a_vm_the_card_that_its_annotation_chooses(lab: Lab) -> None:
+    """The VM is as for any cluster, with a deviceName; its UUID is of the card that is the second one in the slice."""
+    slices = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
+    devices = [device for each in slices for device in each["spec"]["devices"]]
+    uuid = {each["name"]: each["attributes"]["uuid"]["string"] for each in devices}[f"pci-{FAR.replace(':', '-')}-0"]
+    document = vms.manifest("chooses", 1, annotations={"nvidia.com/use-gpuuuid": uuid})
+    lab.cluster.kubectl("apply", "-f", str(ROOT / "deploy/hook/claims-policy.yaml"))
+
+    def asked() -> str:
+        return lab.cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
+
+    def is_refused() -> bool:
+        try:
+            asked()
+        except CommandFailed as error:
+            return "has no ResourceClaimTemplate" in str(error)
+        return False
+
+    lab.until("a VM that chooses and has no template is refused", is_refused, 60)
+    printed = finished("gpu-launcher", "hook", "--claim", "-", stdin=json.dumps(document))
+    assert (printed.returncode, printed.stderr) == (0, "")
+    lab.cluster.kubectl("apply", "-f", "-", stdin=printed.stdout)
+    lab.until("its template is known", asked, 60)
+    with vms.guest(lab, document) as guest:
+        (entry,) = lab.cluster.get("vmi", guest.name)["spec"]["domain"]["devices"]["gpus"]
+        assert entry == {"name": "gpu1", "claimName": "gpu-launcher", "requestName": "gpu-0"}
+        domain = guest.xml("--inactive")
+        assert vms.addresses(domain).keys() >= {"ua-dra-gpu-gpu1"}
+        assert re.findall(r"<source>\s*<address [^>]*bus='(0x\w\w)'", domain) == [f"0x{FAR[5:7]}"] * 2
+        assert vms.cards(guest.console()) == {f"0000:01:00.{number}": CARD[number] for number in (0, 1)}
