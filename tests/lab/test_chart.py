@@ -164,7 +164,7 @@ TURNED = {
     "arguments[0]=--rescan=5": {"- --rescan=5"},
     f"{FABRIC},fabric.library=/lib/libnvfm.so.1": {'path: "/lib/libnvfm.so.1"'},
     f"{FABRIC},fabric.moduleIds=true,fabric.driver=/run/nvidia/driver": {'path: "/run/nvidia/driver"'},
-    "vgpus.enabled=true,config.vgpus[0].vendor=8086,config.vgpus[0].functions=4,vgpus.driver=/run/nvidia/driver": {
+    "vgpus.enabled=true,config.vgpus[0].vendor=10de,config.vgpus[0].types.L40S-24Q=2,vgpus.driver=/run/nvidia/driver": {
         'path: "/run/nvidia/driver"'
     },
     "monitoring.namespace=metrics": {'kubernetes.io/metadata.name: "metrics"'},

@@ -160,7 +160,7 @@ def test_a_card_that_is_not_whole_is_tainted_until_it_is(lab: Lab, vm: str) -> N
         lab.until("the card is tainted", lambda: _taints(lab, ALONE) == taints, 60)
 
 
-@pytest.mark.skipif(HAS_TAINTS, reason="Kubernetes has taints of devices from 1.36 on")
+@pytest.mark.skipif(HAS_TAINTS, reason="only Kubernetes before 1.36 has no taints of devices")
 def test_a_card_that_is_not_whole_is_left_out_until_it_is(lab: Lab, vm: str) -> None:
     with _not_whole(lab):
         lab.until("the card is left out", lambda: _name(ALONE) not in _published(lab), 60)
