@@ -120,13 +120,14 @@ def _children() -> set[int]:
     """This process's living children, also adopted ones (proc_pid_stat(5): the parent is the fourth field)."""
     _reap_all()
     children = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    # Not Path.glob: it fails with ESRCH if a process ends while it looks for its `stat`.
+    for process in [each for each in Path("/proc").iterdir() if each.name.isdigit()]:
         try:
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+            fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue  # it has ended meanwhile
         if int(fields[1]) == os.getpid():
-            children.add(int(stat.parent.name))
+            children.add(int(process.name))
     return children
 
 
