@@ -100,4 +100,4 @@ def _gpu(host: Host, address: PCIAddress) -> Function | None:
 def _path(gpu: Function) -> tuple[object, ...]:
     """Return what the cards of a clique have in common: the switch below their root port, or without one the root
     complex. Not every root port passes on what one card sends to another (cloud-hypervisor#6305)."""
-    return (gpu.root, *gpu.bridges[:2]) if len(gpu.bridges) > 2 else (gpu.root,)
+    return gpu.root, gpu.switch

@@ -51,6 +51,12 @@ class Function:
         return self.pci_class >> 8 == _PCI_BRIDGE
 
     @property
+    def switch(self) -> PCIAddress | None:
+        """The upstream port of the PCIe switch that the function is behind, None without one: a switch is a bridge
+        below a root port, with bridges behind it."""
+        return self.bridges[1] if len(self.bridges) > 2 else None
+
+    @property
     def pci_id(self) -> str:
         """Vendor and device as lspci -n prints them: `10de:1f08`."""
         return f"{self.vendor_id:04x}:{self.device_id:04x}"

@@ -49,16 +49,18 @@ def cut_card(sys: Path, host: Host, function: Function) -> CutCard:
         function=function,
         possible=number(sys, f"{DEVICES}/{function.address}/{POSSIBLE}", "[0-9]{1,5}", "a number") or 0,
         autoprobe=None if autoprobe is None else autoprobe != "0",
-        quotas={one: quotas for one in range(1, len(functions) + 1) if (quotas := read_quotas(sys, function, one))},
+        quotas={
+            one: quotas for one in range(1, len(functions) + 1) if (quotas := read_quotas(sys, function.address, one))
+        },
         places=tuple(place for one in (function, *functions) if (place := _place(sys, one)) is not None),
         functions=functions,
         mdevs=tuple(mdev for mdev in host.mdevs if mdev.parent in addresses),
     )
 
 
-def read_quotas(sys: Path, card: Function, function: int) -> Mapping[str, int]:
+def read_quotas(sys: Path, card: PCIAddress, function: int) -> Mapping[str, int]:
     """Read the quotas that this card has for a virtual function, by file; empty without any."""
-    directory = quota_directory(card.address, function)
+    directory = quota_directory(card, function)
     values = {name: number(sys, f"{directory}/{name}", "[0-9]{1,20}", "a number") for name in QUOTAS}
     return {name: value for name, value in values.items() if value is not None}
 

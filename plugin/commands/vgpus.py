@@ -134,7 +134,7 @@ def vgpus(
             world = World(
                 read=lambda card: ask(read_card, sysfs, card)[0],
                 user=lambda name: survey(rules).users.get(name),
-                quota=lambda card, number: ask(_quotas, sysfs, card, number)[0],
+                quota=lambda card, number: ask(read_quotas, sysfs, card, number)[0],
                 write=sysfs_writer(sysfs),
                 sriov_manage=lambda flag, card: call([*script, flag, str(card)], "--sriov-manage"),
                 nvidia_smi=lambda arguments: call([*smi, *arguments], "--nvidia-smi"),
@@ -148,10 +148,6 @@ def vgpus(
         print_text("nothing to do\n")
     if problems:
         raise Refusal.of(problems)
-
-
-def _quotas(sys: Path, card: PCIAddress, number: int) -> Mapping[str, int]:
-    return read_quotas(sys, read_host(sys).functions[card], number)
 
 
 def _words(flag: str, command: str) -> list[str]:

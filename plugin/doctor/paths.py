@@ -1,5 +1,6 @@
 """Findings about the paths between cards: what a card's request to another card's memory goes through."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from pci.address import PCIAddress
@@ -18,9 +19,9 @@ def of_paths(snapshot: Snapshot) -> Iterator[NodeFinding]:
     """Yield a note for the cards below each switch, and one for all other pairs of GPUs."""
     peers = peers_of(snapshot.host, snapshot.inventory)
     gpus = [peer for peer in peers if is_gpu(peer)]
-    below: dict[tuple[object, ...], list[Function]] = {}
+    below = defaultdict[PCIAddress, list[Function]](list)
     for peer in peers:
-        below.setdefault((peer.root, *peer.bridges[:2]) if len(peer.bridges) > 2 else (peer.address,), []).append(peer)
+        below[peer.switch or peer.address].append(peer)
     for together in below.values():
         if len(together) > 1:
             yield note(
@@ -71,8 +72,4 @@ def _by_groups(together: Sequence[Function]) -> str:
 
 
 def _addresses(peers: Sequence[Function]) -> str:
-    return ", ".join(str(address) for address in _sorted(peers))
-
-
-def _sorted(peers: Sequence[Function]) -> list[PCIAddress]:
-    return sorted(peer.address for peer in peers)
+    return ", ".join(str(address) for address in sorted(peer.address for peer in peers))

@@ -136,8 +136,7 @@ def attributes(
         words.RESOURCE: None if device.resource is None else words.fitted(device.resource),
         words.PCIE_ROOT: lead.root,
         words.NUMA_NODE: device.numa_node,
-        # A switch is a bridge below a root port with bridges behind it, as in pci.distance.
-        words.SWITCH: str(lead.bridges[1]) if len(lead.bridges) > 2 else None,
+        words.SWITCH: None if lead.switch is None else str(lead.switch),
         words.IOMMU_GROUP: device.iommu_group,
         words.HOST_DRIVER: lead.driver,
         words.NVML_UUID: identity.uuid,

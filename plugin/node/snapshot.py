@@ -229,10 +229,10 @@ def peers_of(host: Host, inventory: Inventory) -> tuple[Function, ...]:
         if device.resource is not None and device.mdev is None and is_gpu(device.lead) and not device.lead.is_virtual
         if not is_integrated_gpu(host, device.lead)
     ]
-    switches = {gpu.bridges[:2] for gpu in gpus if len(gpu.bridges) > 2}
+    switches = {gpu.switch for gpu in gpus if gpu.switch is not None}
     cards = [
         function
         for function in host.functions.values()
-        if function.pci_class >> 16 == _NETWORK and not function.is_virtual and function.bridges[:2] in switches
+        if function.pci_class >> 16 == _NETWORK and not function.is_virtual and function.switch in switches
     ]
     return tuple(sorted((*gpus, *cards), key=lambda function: function.address))

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pci.address import PCIAddress
 from pci.functions import is_gpu, is_vfio_driver
 from pci.host import Function, Host
 from pci.sysfs.attribute import Unreadable, names, text
@@ -71,12 +70,10 @@ def look(
 
 def _is_ours(host: Host, card: Function, made: Made) -> bool:
     """Whether something of the card was made by gpu-plugin."""
-    functions = {str(one.address) for one in host.functions.values() if card.address in (one.address, _parent(one))}
+    functions = {
+        str(one.address) for one in host.functions.values() if card.address in (one.address, one.physical_function)
+    }
     return not functions.isdisjoint([*made.functions, *made.types, *made.mdevs.values()])
-
-
-def _parent(function: Function) -> PCIAddress | None:
-    return function.physical_function
 
 
 def _users(

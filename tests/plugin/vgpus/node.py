@@ -5,7 +5,6 @@ from itertools import count
 from pathlib import Path
 from uuid import UUID
 
-from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card, read_quotas
 from plugin.cards.config import Config
 from plugin.cards.vgpu_rules import VGPURule
@@ -57,7 +56,7 @@ class Node(Kernel):
         world = World(
             read=lambda card: read_card(self.sys, card),
             user=lambda name: self.survey().users.get(name),
-            quota=lambda card, number: read_quotas(self.sys, read_host(self.sys).functions[card], number),
+            quota=lambda card, number: read_quotas(self.sys, card, number),
             write=self.write,
             sriov_manage=self.sriov_manage,
             nvidia_smi=self.nvidia_smi,
