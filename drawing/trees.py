@@ -1,10 +1,11 @@
 """A tree of bridges in columns: root ports in the first, leaves in the last."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from drawing.boxes import GAP, PAD, Block, Colours, Element, Line, boxed, group, path, text
+from pci.address import PCIAddress
 from pci.topology import Branch, TreeNode, Twig, leaves
 
 _FROM_BEND = 6  # to the text on a line
@@ -15,10 +16,11 @@ Leaf = TypeVar("Leaf")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """The left and right edges of the columns that the trees of a picture share: `ports` of the bridges, from the root
-    ports down, and `leaves`."""
+    ports down, and `leaves`. `marks` are written after a port's address."""
 
     ports: tuple[tuple[int, int], ...]
     leaves: tuple[int, int]
+    marks: Mapping[PCIAddress, str] = field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -27,12 +29,13 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Place(Generic[Leaf]):
-    """A node, its box at x, y, and the places of the nodes below it."""
+    """A node, its box at x, y, what is written on the line to it, and the places of the nodes below it."""
 
     node: TreeNode[Leaf]
     block: Block
     x: int
     y: int
+    label: Line
     below: tuple["Place[Leaf]", ...] = ()
 
     @property
@@ -44,19 +47,26 @@ class Place(Generic[Leaf]):
         return self.y + self.block.height // 2
 
 
-def columns(trees: Iterable[Iterable[TreeNode[Leaf]]], box: Callable[[Leaf], Block], *, margin: int = 0) -> Columns:
+def columns(
+    trees: Iterable[Iterable[TreeNode[Leaf]]],
+    box: Callable[[Leaf], Block],
+    *,
+    margin: int = 0,
+    marks: Mapping[PCIAddress, str] | None = None,
+) -> Columns:
     """Return columns as wide as their widest box, with a margin before the leaves."""
+    marks = marks or {}
     nodes = [node for tree in trees for node in tree]
     last = max((box(leaf).width for leaf in leaves(nodes)), default=0)
     left = GAP
     ports: list[tuple[int, int]] = []
     while branches := [node for node in nodes if isinstance(node, Branch)]:
         nodes = [node for branch in branches for node in branch.below]
-        right = left + max(_port(branch).width for branch in branches)
+        right = left + max(_port(branch, marks).width for branch in branches)
         ports.append((left, right))
-        left = right + 2 * GAP + max(_on_line(node).width for node in nodes)
+        left = right + 2 * GAP + max(_on_line(node, marks).width for node in nodes)
     left += margin
-    return Columns(ports=tuple(ports), leaves=(left, left + last))
+    return Columns(ports=tuple(ports), leaves=(left, left + last), marks=marks)
 
 
 def placed(
@@ -73,17 +83,18 @@ def placed(
     def down(nodes: Iterable[TreeNode[Leaf]], column: int, y: int) -> tuple[tuple[Place[Leaf], ...], int]:
         found: list[Place[Leaf]] = []
         for node in nodes:
+            label = _on_line(node, columns.marks)
             if isinstance(node, Twig):
                 left, right = columns.leaves
                 above, under = room(node.leaf)
-                place = Place(node, box(node.leaf, right - left), left, y + above)
+                place = Place(node, box(node.leaf, right - left), left, y + above, label)
                 y = place.y + place.block.height + GAP + under
             else:
                 below, bottom = down(node.below, column + 1, y)
                 left, right = columns.ports[column]
-                block = _port(node, right - left)
+                block = _port(node, columns.marks, right - left)
                 top = max(y, (below[0].middle + below[-1].middle - block.height) // 2)
-                place = Place(node, block, left, top, below)
+                place = Place(node, block, left, top, label, below)
                 y = max(bottom, top + block.height + GAP)
             found.append(place)
         return tuple(found), y
@@ -119,16 +130,20 @@ def _lines_below(parent: Place[Leaf], x: int, y: int) -> Iterator[Element]:
         start = (x + (parent.right if is_right else parent.x), y + parent.middle)
         end = (x + (place.x if is_right else place.right), y + place.middle)
         bend = start[0] + (GAP if is_right else -GAP)
-        label = text(min(bend, end[0]) + _FROM_BEND, end[1] - 4, _on_line(place.node))
+        label = text(min(bend, end[0]) + _FROM_BEND, end[1] - 4, place.label)
         yield group("line", path(start, (bend, start[1]), (bend, end[1]), end), label)
         yield from _lines_below(place, x, y)
 
 
-def _port(branch: Branch[Leaf], width: int = 0) -> Block:
+def _port(branch: Branch[Leaf], marks: Mapping[PCIAddress, str], width: int = 0) -> Block:
     head = branch.kind if branch.pci_id is None else f"{branch.kind} {branch.pci_id}"
-    ports = (Line(str(port), indent=2 * level) for level, port in branch.ports)
+    ports = (Line(_marked(port, marks), indent=2 * level) for level, port in branch.ports)
     return boxed("port", [Line(head, strong=True), *ports], Colours(), width=width)
 
 
-def _on_line(node: TreeNode[Leaf]) -> Line:
-    return Line("" if node.port is None else str(node.port))
+def _on_line(node: TreeNode[Leaf], marks: Mapping[PCIAddress, str]) -> Line:
+    return Line("" if node.port is None else _marked(node.port, marks))
+
+
+def _marked(port: PCIAddress, marks: Mapping[PCIAddress, str]) -> str:
+    return f"{port} {marks.get(port, '')}".rstrip()

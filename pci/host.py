@@ -103,6 +103,17 @@ class PeerToPeer:
     acs: int | None
     ats: bool | None
 
+    @property
+    def redirects(self) -> bool:
+        """Whether a port sends requests to other devices up to the root complex (PCI_ACS_RR and PCI_ACS_CR in
+        include/uapi/linux/pci_regs.h)."""
+        return bool((self.acs or 0) & (0x04 | 0x08))
+
+    @property
+    def passes_translated(self) -> bool:
+        """Whether a port passes on what ATS has translated, whatever it redirects (PCI_ACS_DT)."""
+        return bool((self.acs or 0) & 0x40)
+
 
 class Errors(NamedTuple):
     """How many errors of a function the kernel counted by AER. After a nonfatal one a transaction was lost, after a

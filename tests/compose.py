@@ -5,6 +5,7 @@ holds the trees against this file. What the machines are made of follows lspci a
 """
 
 import os
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +139,19 @@ def look_closely(sys: Path, address: str, **files: str | None) -> None:
             path.unlink()
         else:
             path.write_text(f"{content}\n")
+
+
+def config_space(sys: Path, address: str, *, acs: int | None = None, ats: bool | None = None, most: int = 4096) -> None:
+    """Write a config space with AER, and after it ACS and ATS; of so many bytes as the reader may see."""
+    space, at = bytearray(4096), 0x100
+    words = [(0x0001, 0)]
+    words += [] if acs is None else [(0x000D, acs)]
+    words += [] if ats is None else [(0x000F, 0x8000 * ats)]
+    for number, (capability, control) in enumerate(words):
+        following = at + 0x40 if number + 1 < len(words) else 0
+        struct.pack_into("<IHH", space, at, following << 20 | 1 << 16 | capability, 0, control)
+        at = following
+    (sys / "bus/pci/devices" / address / "config").write_bytes(space[:most])
 
 
 def bars(*registers: tuple[int, int] | None) -> str:

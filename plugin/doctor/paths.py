@@ -9,9 +9,6 @@ from pci.host import Function
 from plugin.doctor.finding import Check, NodeFinding, note
 from plugin.node.snapshot import Snapshot, peers_of
 
-# Bits of ACS' control register (PCI_ACS_* in include/uapi/linux/pci_regs.h).
-_REDIRECT, _DIRECT_TRANSLATED = 0x04 | 0x08, 0x40
-
 _PAGE = "docs/peer-to-peer.md has what to set, where, and the test in the guest"
 
 
@@ -43,15 +40,14 @@ def _switch(snapshot: Snapshot, together: Sequence[Function]) -> str:
     """Return what the switch does with requests from one of these to another, by ACS of the ports below it."""
     read = snapshot.closely.peer_to_peer
     ports = dict.fromkeys(bridge for peer in together for bridge in peer.bridges[2:])
-    controls = {port: read[port].acs or 0 for port in ports if port in read}
-    if len(controls) < len(ports):
+    if not all(port in read for port in ports):
         return _by_groups(together)
-    redirecting = [port for port, control in controls.items() if control & _REDIRECT]
+    redirecting = [read[port] for port in ports if read[port].redirects]
     if not redirecting:
         return "whose ports pass requests on without redirection (ACS): fast, and past the IOMMU"
-    direct = all(controls[port] & _DIRECT_TRANSLATED for port in redirecting)
+    direct = all(port.passes_translated for port in redirecting)
     with_ats = [peer for peer in together if (its := read.get(peer.address)) is not None and its.ats]
-    shown = ", ".join(f"0x{control:02x}" for control in sorted({controls[port] for port in redirecting}))
+    shown = ", ".join(f"0x{control:02x}" for control in sorted({port.acs or 0 for port in redirecting}))
     if direct and with_ats:
         return (
             f"whose ports redirect requests to the root complex but those that ATS has translated (ACS {shown}): "

@@ -31,6 +31,7 @@ from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot
 from plugin.picture.boxes import Box, Style, by, node_boxes, shared_groups, title, wrapped
 from plugin.picture.boxes import lines as text_of
+from plugin.picture.paths import Mark, marks_of
 from program.problem import one_line
 
 _NOTE_LETTERS = 110  # of the longest line of a reason
@@ -54,7 +55,13 @@ def layout(snapshot: Snapshot) -> Block:
     reasons = dict.fromkeys(box.reason for nodes in trees.values() for box in leaves(nodes) if box.reason)
     numbers = {reason: number for number, reason in enumerate(reasons, start=1)}
     shared = shared_groups(boxes)
-    widths = columns([*trees.values()], lambda item: _block(item, numbers), margin=_MARGIN if shared else 0)
+    marks = marks_of(snapshot, boxes)
+    widths = columns(
+        [*trees.values()],
+        lambda item: _block(item, numbers),
+        margin=_MARGIN if shared else 0,
+        marks={port: mark.word for port, mark in marks.items()},
+    )
     sheet = _Sheet(numbers, shared, widths)
     numa_nodes = [
         framed(
@@ -73,7 +80,7 @@ def layout(snapshot: Snapshot) -> Block:
     parts = [
         flowed(numa_nodes),
         _notes(numbers, map(str, host.faults), notes),
-        _legend({box.style for box in boxes}, outlines=bool(shared)),
+        _legend({box.style for box in boxes}, {*marks.values()}, outlines=bool(shared)),
     ]
     return stacked(*(part for part in parts if part.height))
 
@@ -93,11 +100,12 @@ def _notes(numbers: Mapping[str, int], faults: Iterable[str], others: Iterable[s
     )
 
 
-def _legend(styles: set[Style], *, outlines: bool) -> Block:
-    """Return the meaning of the colours and outlines that occur."""
+def _legend(styles: set[Style], marks: set[Mark], *, outlines: bool) -> Block:
+    """Return the meaning of the colours, outlines and marks that occur."""
     rows = [([Line(f"{style.word}: {style.meaning}")], style.colours) for style in Style if style in styles]
     if outlines:
         rows.append(([Line("IOMMU group: a guest gets all of one, or nothing")], OUTLINE))
+    rows += [([Line(f"{mark.word}: {mark.meaning}")], Colours()) for mark in Mark if mark in marks]
     width = max((boxed("", *row).width for row in rows), default=0)
     return stacked(*(boxed("legend", *row, width=width) for row in rows), gap=4)
 

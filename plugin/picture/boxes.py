@@ -121,6 +121,7 @@ def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...], place: 
             *((place,) if is_first and place is not None else ()),
             *((f"virtual function of {first.physical_function}",) if first.is_virtual else ()),
             _drivers(card),
+            *_ats(snapshot, first),
         ),
         at=device.lead if device.lead in card else first,
         plural="virtual functions" if first.is_virtual else None,
@@ -172,6 +173,13 @@ def _drivers(card: tuple[Function, ...]) -> str:
         f"{' '.join(f'.{function.address.function}' for function in functions)} on {driver}"
         for driver, functions in drivers.items()
     )
+
+
+def _ats(snapshot: Snapshot, function: Function) -> tuple[str, ...]:
+    """Return whether the function's Address Translation Services are on; nothing if it has none, or nobody has read
+    it."""
+    read = snapshot.closely.peer_to_peer.get(function.address)
+    return () if read is None or read.ats is None else (f"ATS {'on' if read.ats else 'off'}",)
 
 
 def _by_card(host: Host, functions: Iterable[Function]) -> Iterable[tuple[Function, ...]]:

@@ -13,25 +13,12 @@ from pci.sysfs.pcie import read_peer_to_peer
 from plugin.cards.names import PCIIDs
 from plugin.doctor.finding import Check
 from plugin.doctor.paths import of_paths
-from tests.compose import look_closely
+from tests.compose import config_space, look_closely
 from tests.conftest import Machine
 from tests.snapshots import look_at
 
 #: Of the first switch.
 GPU, OTHER, CARDS = "0000:07:00.0", "0000:0f:00.0", ("0000:0c:00.0", "0000:12:00.0")
-
-
-def config_space(sys: Path, address: str, *, acs: int | None = None, ats: bool | None = None, most: int = 4096) -> None:
-    """Write a config space with AER, and after it ACS and ATS; of so many bytes as the reader may see."""
-    space, at = bytearray(4096), 0x100
-    words = [(0x0001, 0)]
-    words += [] if acs is None else [(0x000D, acs)]
-    words += [] if ats is None else [(0x000F, 0x8000 * ats)]
-    for number, (capability, control) in enumerate(words):
-        following = at + 0x40 if number + 1 < len(words) else 0
-        struct.pack_into("<IHH", space, at, following << 20 | 1 << 16 | capability, 0, control)
-        at = following
-    (sys / "bus/pci/devices" / address / "config").write_bytes(space[:most])
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests import compose
 from tests.conftest import Command, Machine
 from tests.pictures import Box, Drawn, assert_nothing_overlaps, read_back, squeezed
 from tests.processes import FIXTURES
-from tests.snapshots import snapshot_of
+from tests.snapshots import look_at, snapshot_of
 
 MACHINES = sorted(path.name for path in (FIXTURES / "sysfs").iterdir())
 PCI_IDS = ("--pci-ids", FIXTURES / "pci.ids")
@@ -137,6 +137,27 @@ def test_cards_offered_together_say_that_they_are_one_device(draw: Draw, machine
     assert drawn.title == "2 devices: 1 on offer, 1 withheld"
     assert drawn.cards()[1][:2] == ["0000:01:00.0: on offer", "2 x TU106 [GeForce RTX 2060 Rev. A]"]
     assert drawn.cards()[2][0] == "0000:02:00.0: on offer, one device with 0000:01:00.0"
+
+
+def test_ports_say_what_they_do_with_requests_between_cards(
+    pci_ids: PCIIDs, copied_machine: Machine, request: pytest.FixtureRequest
+) -> None:
+    """A machine whose four switches redirect, redirect but for ATS, do not, and have a port that sleeps."""
+    sys = copied_machine("hgx-a100-8-gpu")
+    host, golden = read_host(sys), FIXTURES / "pictures/node-acs.svg"
+    for switch, acs in (("0000:01:00.0", 0x1D), ("0000:41:00.0", 0x5D), ("0000:81:00.0", 0x11), ("0000:b1:00.0", 0x1D)):
+        behind = (function.bridges for function in host.functions.values() if not function.is_bridge)
+        for port in {port for bridges in behind if switch in map(str, bridges) for port in bridges[2:]}:
+            compose.config_space(sys, str(port), acs=acs)
+    compose.config_space(sys, "0000:47:00.0", ats=True)
+    compose.config_space(sys, "0000:4e:00.0", ats=False)
+    compose.look_closely(sys, "0000:b4:10.0", power_state="D3hot")
+    svg = picture(look_at(sys, pci_ids))
+    drawn = read_back(svg)
+    assert_nothing_overlaps(drawn)
+    if request.config.getoption("--regenerate"):
+        golden.write_text(svg)
+    assert svg == golden.read_text()
 
 
 def test_what_else_is_in_a_cards_group_is_its_neighbour(draw: Draw, tmp_path: Path) -> None:
