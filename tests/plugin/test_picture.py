@@ -144,7 +144,7 @@ def test_ports_say_what_they_do_with_requests_between_cards(
 ) -> None:
     """A machine whose four switches redirect, redirect but for ATS, do not, and have a port that sleeps."""
     sys = copied_machine("hgx-a100-8-gpu")
-    host, golden = read_host(sys), FIXTURES / "pictures/node-acs.svg"
+    host, golden = read_host(sys), FIXTURES / "nodes/acs.svg"
     for switch, acs in (("0000:01:00.0", 0x1D), ("0000:41:00.0", 0x5D), ("0000:81:00.0", 0x11), ("0000:b1:00.0", 0x1D)):
         behind = (function.bridges for function in host.functions.values() if not function.is_bridge)
         for port in {port for bridges in behind if switch in map(str, bridges) for port in bridges[2:]}:
