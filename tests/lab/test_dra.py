@@ -235,9 +235,9 @@ def _not_whole(lab: Lab) -> Iterator[None]:
 
 
 def _published(lab: Lab) -> dict[str, Any]:
-    """The node's devices as the API server has them, by name."""
+    """The node's devices as the API server has them, by name. A slice without any has `null` before Kubernetes 1.35."""
     slices = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
-    return {device["name"]: device for one in slices for device in one["spec"].get("devices", [])}
+    return {device["name"]: device for one in slices for device in one["spec"].get("devices") or ()}
 
 
 def _prepared(lab: Lab) -> dict[str, Any]:
