@@ -73,6 +73,16 @@ def test_the_plugins_pod_registers_and_the_node_shows_its_cards(lab: Lab, plugin
     assert lab.cluster.get("node", lab.node.name)["status"]["capacity"][pods.RESOURCE] == "2"
 
 
+def test_the_nodes_page_and_its_metrics_come_through_the_api_servers_proxy(lab: Lab, plugin: str) -> None:
+    lab.wait_for_cards(2)
+    page, metrics = (
+        lab.cluster.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{plugin}:{port}/proxy/{path}")
+        for port, path in ((8081, ""), (8080, "metrics"))
+    )
+    assert all(f"{card}.0" in page for card in (ALONE, FAR))
+    assert "gpu_plugin_build_info" in metrics
+
+
 def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab, plugin: str) -> None:
     devices = lab.inventory(plugin)
     assert {address: device["healthy"] for address, device in devices.items()} == {
