@@ -49,6 +49,11 @@ class Cluster:
         found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json", *arguments))
         return found
 
+    def get_all(self, kinds: str, *arguments: str) -> list[dict[str, Any]]:
+        """The objects of a kind, or of several with commas between them."""
+        found: dict[str, list[dict[str, Any]]] = json.loads(self.kubectl("get", kinds, "-o", "json", *arguments))
+        return found["items"]
+
     def delete(self, kind: str, name: str) -> None:
         """And wait until it is gone, which it may be already."""
         self.kubectl("delete", kind, name, "--ignore-not-found", "--timeout=0", seconds=300)

@@ -90,8 +90,7 @@ class Lab:
         """The plugin's pod, once it is ready and not about to go."""
 
         def ready() -> str | None:
-            found = self.cluster.kubectl("get", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "-o", "json")
-            for pod in json.loads(found)["items"]:
+            for pod in self.cluster.get_all("pods", "-l", "app.kubernetes.io/name=gpu-plugin"):
                 conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
                 if "deletionTimestamp" not in pod["metadata"] and conditions.get("Ready") == "True":
                     return str(pod["metadata"]["name"])
@@ -242,6 +241,12 @@ class Lab:
         """The node's devices by address, as `gpu-plugin inventory --json` in its pod has them."""
         found = json.loads(self.gpu_plugin(plugin, "inventory", "--json"))
         return {device["id"]: device for device in found["devices"]}
+
+    def published(self) -> dict[str, Any]:
+        """The devices of all slices as the API server has them, by name."""
+        slices = self.cluster.get_all("resourceslices")
+        # A slice without any has `null` before Kubernetes 1.35.
+        return {device["name"]: device for each in slices for device in each["spec"].get("devices") or ()}
 
     def record(self, plugin: str, directory: Path) -> None:
         """The node's sysfs, as `gpu-plugin record` in its pod has it."""

@@ -1,6 +1,5 @@
 """A VM is changed, against a real API server with its controllers. There is no node: all pods stay Pending."""
 
-import json
 from typing import Any
 
 import pytest
@@ -39,8 +38,7 @@ def applied(cluster: Cluster, memory: str, *flags: str) -> None:
 
 
 def of_the_vm(cluster: Cluster, kind: str) -> list[Any]:
-    found: list[Any] = json.loads(cluster.kubectl("get", kind, *_BY_LABEL, "-o", "json"))["items"]
-    return found
+    return cluster.get_all(kind, *_BY_LABEL)
 
 
 def memory_of(cluster: Cluster) -> str:

@@ -211,10 +211,9 @@ def _everything(cluster: Cluster) -> set[str]:
     """The names of all objects, but of those that come and go by themselves."""
     kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").split()
     kinds = [kind for kind in kinds if not re.match(r"events|leases|componentstatuses|ipaddresses", kind)]
-    found = cluster.kubectl("get", ",".join(kinds), "-A", "-o", "json")
     return {
         f"{one['kind']} {one['metadata'].get('namespace', '')} {one['metadata']['name']}"
-        for one in json.loads(found)["items"]
+        for one in cluster.get_all(",".join(kinds), "-A")
     }
 
 

@@ -28,8 +28,7 @@ def applied(cluster: Cluster, document: dict[str, Any], *flags: str) -> None:
 
 
 def every(cluster: Cluster, kind: str) -> list[Any]:
-    items: list[Any] = json.loads(cluster.kubectl("get", kind, "-l", _LABEL, "-o", "json"))["items"]
-    return items
+    return cluster.get_all(kind, "-l", _LABEL)
 
 
 def pods(cluster: Cluster, number: int) -> dict[str, Any]:

@@ -391,10 +391,7 @@ def test_a_vm_starts_with_cards_by_their_groups_nodes_in_a_restricted_namespace(
 
 def _of(lab: Lab, vm: str, kind: str = "pods") -> list[dict[str, Any]]:
     """A VM's objects."""
-    found: dict[str, list[dict[str, Any]]] = json.loads(
-        lab.cluster.kubectl("get", kind, "-l", f"{ID}={vm}", "-o", "json")
-    )
-    return found["items"]
+    return lab.cluster.get_all(kind, "-l", f"{ID}={vm}")
 
 
 def _name(each: Mapping[str, Any]) -> str:

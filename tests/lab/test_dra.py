@@ -43,7 +43,7 @@ def plugin(lab: Lab) -> str:
 @pytest.fixture(scope="module")
 def uuids(lab: Lab, plugin: str) -> dict[str, str]:
     """The UUID of each card, by slot, once the API server has them all."""
-    by_name = lab.until("the node's cards are published", lambda: _published(lab), 150)
+    by_name = lab.until("the node's cards are published", lab.published, 150)
     return {slot: by_name[_name(slot)]["attributes"]["uuid"]["string"] for slot in (ALONE, FAR)}
 
 
@@ -65,7 +65,7 @@ def vm(lab: Lab, uuids: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 def test_the_cards_that_can_go_are_published_with_what_is_known_of_them(
     lab: Lab, plugin: str, uuids: dict[str, str]
 ) -> None:
-    published = _published(lab)
+    published = lab.published()
     assert {*published} == {_name(ALONE), _name(FAR)}
     assert not any("taints" in device for device in published.values())
     attributes = published[_name(FAR)]["attributes"]
@@ -75,7 +75,7 @@ def test_the_cards_that_can_go_are_published_with_what_is_known_of_them(
 
 
 def test_a_plugins_token_writes_slices_of_its_own_node_and_pool_alone(lab: Lab, plugin: str) -> None:
-    (own, *_) = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
+    (own, *_) = lab.cluster.get_all("resourceslices")
     node = lab.node.name
     bound = ("--bound-object-kind=Pod", f"--bound-object-name={plugin}")
     token = lab.cluster.kubectl("create", "token", "gpu-plugin", *bound).strip()
@@ -163,7 +163,7 @@ def test_a_card_that_is_not_whole_is_tainted_until_it_is(lab: Lab, vm: str) -> N
 @pytest.mark.skipif(HAS_TAINTS, reason="only Kubernetes before 1.36 has no taints of devices")
 def test_a_card_that_is_not_whole_is_left_out_until_it_is(lab: Lab, vm: str) -> None:
     with _not_whole(lab):
-        lab.until("the card is left out", lambda: _name(ALONE) not in _published(lab), 60)
+        lab.until("the card is left out", lambda: _name(ALONE) not in lab.published(), 60)
 
 
 def test_the_vm_lives_on_while_plugin_and_kubelet_start_again(lab: Lab, vm: str, plugin: str) -> None:
@@ -234,12 +234,6 @@ def _not_whole(lab: Lab) -> Iterator[None]:
     lab.until("the card is well", lambda: _is_well(lab, ALONE), 60)
 
 
-def _published(lab: Lab) -> dict[str, Any]:
-    """The node's devices as the API server has them, by name. A slice without any has `null` before Kubernetes 1.35."""
-    slices = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
-    return {device["name"]: device for one in slices for device in one["spec"].get("devices") or ()}
-
-
 def _prepared(lab: Lab) -> dict[str, Any]:
     """What the driver has written down as prepared, by the claim's UID. What another boot wrote is prepared no more."""
     checkpoint = json.loads(lab.node.sh(f"cat {CHECKPOINT}"))
@@ -249,18 +243,18 @@ def _prepared(lab: Lab) -> dict[str, Any]:
 
 
 def _is_well(lab: Lab, slot: str) -> bool:
-    device = _published(lab).get(_name(slot))
+    device = lab.published().get(_name(slot))
     return device is not None and "taints" not in device
 
 
 def _is_bound(lab: Lab, slot: str) -> bool:
     """By what is published of it."""
-    attributes = _published(lab).get(_name(slot), {}).get("attributes", {})
+    attributes = lab.published().get(_name(slot), {}).get("attributes", {})
     return bool(attributes.get("driver") == {"string": "vfio-pci"})
 
 
 def _taints(lab: Lab, slot: str) -> list[tuple[str, str]]:
-    return [(taint["key"], taint["value"]) for taint in _published(lab)[_name(slot)].get("taints", [])]
+    return [(taint["key"], taint["value"]) for taint in lab.published()[_name(slot)].get("taints", [])]
 
 
 def _allocated(lab: Lab, pod: str) -> list[str]:

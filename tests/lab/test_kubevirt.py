@@ -207,9 +207,7 @@ def test_by_dra_a_card_comes_by_a_claim_and_one_by_its_resources_name(lab: Lab) 
 
 def test_by_dra_the_policy_gives_a_vm_the_card_that_its_annotation_chooses(lab: Lab) -> None:
     """The VM is as for any cluster, with a deviceName; its UUID is of the card that is the second one in the slice."""
-    slices = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
-    devices = [device for each in slices for device in each["spec"]["devices"]]
-    uuid = {each["name"]: each["attributes"]["uuid"]["string"] for each in devices}[f"pci-{FAR.replace(':', '-')}-0"]
+    uuid = lab.published()[f"pci-{FAR.replace(':', '-')}-0"]["attributes"]["uuid"]["string"]
     document = vms.manifest("chooses", 1, annotations={"nvidia.com/use-gpuuuid": uuid})
     lab.cluster.kubectl("apply", "-f", str(ROOT / "deploy/hook/claims-policy.yaml"))
 
