@@ -120,9 +120,14 @@ class Pod:
                     kill_all(launched.processes())
 
     def left(self) -> set[str]:
-        """What a launcher has left in /run of this VM, but for its log: libvirt's own files are nobody's."""
+        """What a launcher has left in /run of this VM, but for its log: libvirt's own files are nobody's.
+
+        qmp-XXXXXX is libvirt's: the socket of a QEMU that it asks for its capabilities. A launcher that ends in that
+        moment leaves it.
+        """
         paths = {str(path.relative_to(self.run)): path for path in self.run.rglob("*")}
-        sockets = {name for name, path in paths.items() if path.is_socket()}
+        asked = "gpu-launcher/lib/qemu/qmp-"
+        sockets = {name for name, path in paths.items() if path.is_socket() and not name.startswith(asked)}
         named = {name for name in paths if DOMAIN in name and not name.startswith("gpu-launcher/log/")}
         return (
             sockets | named | {name for name in paths if name.startswith(("kubevirt/sockets/", "gpu-launcher/ready"))}
