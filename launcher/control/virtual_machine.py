@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -31,9 +30,6 @@ _SCREENSHOTS = 2  # at once: libvirt needs a file and a thread for each
 _FIRST_LOOK, _LAST_LOOKS = 0.05, 1.0  # seconds between two looks at whether a program in the guest has ended
 _SERVICE = api.DESCRIPTOR.services_by_name["VirtualMachine"]
 _T = TypeVar("_T")
-
-#: In an alias, before the name of the manifest's entry: see launcher.claims.
-_KIND = re.compile(r"^ua-(dra-)?[a-z]+-")
 
 #: The phases in which libvirt is asked: while it starts a domain, which takes minutes with VFIO, it answers nobody.
 _STARTED = (Phase.RUNNING, Phase.STOPPING)
@@ -155,7 +151,7 @@ class VMService:
         return api.GuestGPUs(
             gpus=[
                 api.GuestGPU(
-                    name=_KIND.sub("", device.alias),
+                    name=device.name,
                     host=device.host,
                     guest=str(device.guest),
                     **(asdict(told[device.guest]) if device.guest in told else {}),

@@ -6,8 +6,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from launcher.runtime import guest, operations
+from launcher.runtime.hostdevs import HostDevice, hostdevs_in
 from launcher.runtime.operations import VMState
-from pci.address import PCIAddress
+from pci.address import PCIAddress, address_or_none
 
 _OURS = "ua-"  # the beginning of a name of the manifest's, as libvirt has it
 
@@ -24,11 +25,17 @@ class Domain:
 
 @dataclass(frozen=True)
 class Names:
-    """The manifest's names of disks and network cards by libvirt's (`target`), and the addresses of the guest's PCI
-    devices on the host."""
+    """The manifest's names of disks and network cards by libvirt's (`target`), and the host's devices
+    that the guest has."""
 
     targets: Mapping[str, str]
-    pci: tuple[PCIAddress, ...]
+    devices: tuple[HostDevice, ...]
+
+    @property
+    def functions(self) -> tuple[PCIAddress, ...]:
+        """The addresses on the host of the PCI devices: a mediated one has none."""
+        hosts = (address_or_none(device.host) for device in self.devices)
+        return tuple(sorted(host for host in hosts if host is not None))
 
 
 def asked(domain: Any) -> Domain:
@@ -36,12 +43,11 @@ def asked(domain: Any) -> Domain:
     return Domain(operations.state(domain), guest.statistics(domain), operations.has_agent(domain))
 
 
-def names_in(xml: str) -> Names:
-    """Return the names in a domain of ours."""
+def names_in(xml: str, numbers: Mapping[int, int]) -> Names:
+    """Return the names in a domain of ours; `numbers` as of hostdevs_in()."""
     tree, targets = ElementTree.fromstring(xml), dict[str, str]()  # noqa: S314 it is ours
     for element in (*tree.iterfind("devices/disk"), *tree.iterfind("devices/interface")):
         target, alias = element.find("target"), element.find("alias")
         if target is not None and alias is not None:
             targets[target.get("dev", "")] = alias.get("name", "").removeprefix(_OURS)
-    sources = tree.iterfind("devices/hostdev[@type='pci']/source/address")
-    return Names(targets, tuple(sorted(guest.address_of(each) for each in sources)))
+    return Names(targets, hostdevs_in(tree, numbers))

@@ -1,13 +1,17 @@
 """The metrics, from what libvirt and the kernel tell."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from launcher.metrics.domain import Domain, Names
+from launcher.metrics.gpus import Answer
 from launcher.metrics.pod import Pod
 from launcher.metrics.text import Family, Sample
+from launcher.runtime.nvidia_smi import Told
 from launcher.runtime.vm import Phase
+from pci.address import PCIAddress
 
 _NANOSECOND = 1e-9
 
@@ -19,6 +23,10 @@ class _Counter(NamedTuple):
     statistic: str
     what: str
     unit: float = 1
+
+
+def _utilization(gpu: Told) -> float | None:
+    return None if gpu.utilization is None else gpu.utilization / 100
 
 
 _DISK = (
@@ -39,10 +47,18 @@ _NETWORK = tuple(
         ("dropped", "drop", "Packets", ", and that were dropped"),
     )
 )
+#: Of each of the guest's GPUs: the metric's name, what it is, and its value, None if the driver does not tell it.
+_GPU: tuple[tuple[str, str, Callable[[Told], float | None]], ...] = (
+    ("utilization_ratio", "The part of its driver's last sample in which the GPU has worked", _utilization),
+    ("memory_bytes", "Memory that the GPU has", attrgetter("memory_total")),
+    ("memory_used_bytes", "Memory of the GPU that is used", attrgetter("memory_used")),
+    ("temperature_celsius", "How hot the GPU is", attrgetter("temperature")),
+)
 
 
-def families(phase: Phase, domain: Domain | None, pod: Pod, names: Names) -> Iterator[Family]:
-    """Yield the metrics. `domain` is None if libvirt is not asked yet, or does not answer."""
+def families(phase: Phase, domain: Domain | None, pod: Pod, names: Names, gpus: Answer | None) -> Iterator[Family]:
+    """Yield the metrics. `domain` is None if libvirt is not asked yet, or does not answer; `gpus` is what the guest has
+    told of its GPUs, None if it is not asked yet, or must not be."""
     yield _gauge("build_info", "1, with the version of gpu-launcher.", Sample(1, {"version": version("gpu-launcher")}))
     state, reason = ("", "") if domain is None else (domain.state.state, domain.state.reason)
     what = "1, with the VM's phase, and libvirt's state of it and the reason for that; both empty if it tells none."
@@ -65,6 +81,8 @@ def families(phase: Phase, domain: Domain | None, pod: Pod, names: Names) -> Ite
     ]
     what = "Errors on PCI Express (AER) of each function that the guest has, since its kernel has found it."
     yield _counter("pci_errors", what, *errors)
+    if gpus is not None:
+        yield from _of_gpus(gpus, names)
 
 
 def _of_domain(domain: Domain, names: Names) -> Iterator[Family]:
@@ -80,6 +98,27 @@ def _of_domain(domain: Domain, names: Names) -> Iterator[Family]:
     for group, label, counters in (("block", "disk", _DISK), ("net", "interface", _NETWORK)):
         for each in counters:
             yield _counter(each.name, each.what, *_samples(numbers, group, label, each, names))
+
+
+def _of_gpus(answer: Answer, names: Names) -> Iterator[Family]:
+    """Only of the VM's own cards, whatever the guest tells of others."""
+    yield _gauge(
+        "guest_tells_gpus", "1 if the guest has answered the last question for its GPUs.", answer.told is not None
+    )
+    if answer.told is None:
+        return
+    what = "When the guest has told of its GPUs, in seconds since 1970."
+    yield _gauge("guest_gpus_timestamp_seconds", what, Sample(answer.time))
+    found = [
+        ({"gpu": device.name, "device": device.host}, answer.told[device.guest])
+        for device in names.devices
+        if device.alias and isinstance(device.guest, PCIAddress) and device.guest in answer.told
+    ]
+    versions = (Sample(1, {**labels, "driver_version": gpu.driver_version}) for labels, gpu in found)
+    yield _gauge("guest_gpu_info", "1, with the version of the driver in the guest.", *versions)
+    for name, what, value in _GPU:
+        samples = (Sample(number, labels) for labels, gpu in found if (number := value(gpu)) is not None)
+        yield _gauge(f"guest_gpu_{name}", f"{what}, as the guest tells.", *samples)
 
 
 def _samples(numbers: Mapping[str, Any], group: str, label: str, counter: _Counter, names: Names) -> Iterator[Sample]:

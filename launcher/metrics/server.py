@@ -1,4 +1,5 @@
-"""The page of metrics, at /metrics. libvirt is asked in a thread, with a deadline, and never twice at once."""
+"""The page of metrics, at /metrics. libvirt is asked in a thread, with a deadline, and never twice at once; the guest
+without anybody's waiting for it."""
 
 import asyncio
 import socket
@@ -8,13 +9,16 @@ from pathlib import Path
 
 from launcher.metrics.domain import Domain, asked, names_in
 from launcher.metrics.families import families
+from launcher.metrics.gpus import Questions
 from launcher.metrics.pod import seen
 from launcher.metrics.text import MEDIA_TYPE, text_of
+from launcher.runtime import guest
 from launcher.runtime.vm import VM, Phase
 from program.errors import Refusal
 from program.http import Answer, serving
 
 _PATIENCE = 3.0  # seconds for libvirt to answer: less than a connection and Prometheus have
+_AGENT = 3  # seconds for the guest's agent to answer, and as many for it to listen
 _SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
 
 
@@ -32,7 +36,8 @@ class _Page:
     """Makes the page. Whoever asks while it is made waits for the same one."""
 
     def __init__(self, vm: VM, xml: str, sys: Path, proc: Path) -> None:
-        self._vm, self._names, self._sys, self._proc = vm, names_in(xml), sys, proc
+        self._vm, self._names, self._sys, self._proc = vm, names_in(xml, vm.numbers), sys, proc
+        self._guest = Questions(lambda text: guest.ask_agent(vm.domain(), text, _AGENT))
         self._clock = asyncio.get_running_loop().time
         self._made, self._since = asyncio.create_task(self._make()), self._clock()
         self._asked: asyncio.Future[Domain | None] | None = None
@@ -46,8 +51,10 @@ class _Page:
         phase = self._vm.phase
         # While libvirt starts a domain, which takes minutes with VFIO, it answers nobody.
         domain = await self._domain() if phase in (Phase.RUNNING, Phase.STOPPING) else None
-        pod = seen(self._sys, self._proc, self._names.pci)
-        return text_of(families(phase, domain, pod, self._names)).encode()
+        if phase is Phase.RUNNING and self._vm.asks_nvidia_smi:
+            self._guest.begin()
+        pod = seen(self._sys, self._proc, self._names.functions)
+        return text_of(families(phase, domain, pod, self._names, self._guest.answer)).encode()
 
     async def _domain(self) -> Domain | None:
         """Return what libvirt tells; None if it does not in time. The next call waits for the same answer then."""

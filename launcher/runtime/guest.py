@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from shutil import copytree
@@ -21,9 +20,9 @@ from launcher.checks.qemu import names_in, unknown_model
 from launcher.machines import missing
 from launcher.runtime.embedded import prepared
 from launcher.runtime.events import Changed, Ending, NotStarted, Started
+from launcher.runtime.hostdevs import HostDevice, hostdevs_in
 from launcher.runtime.vm import VM, having_threads
 from launcher.versions import Version, newer_elements, numbered, refuse_newer, shown
-from pci.address import PCIAddress
 from program.errors import Refusal
 from program.problem import Problem, one_line
 
@@ -32,7 +31,6 @@ _log = logging.getLogger(__name__)
 _KEEPALIVE = 5  # seconds between two signs of life of a libvirt in another process; three missed ones are its end
 _AGENT = 5  # seconds for the guest's agent to answer
 _NO_CURE = "docs/troubleshooting.md says more of libvirt's refusals"
-_USER_ALIAS = "ua-"  # the beginning of every alias that libvirt has not made up
 
 
 def words_of(prefix: str) -> Mapping[int, str]:
@@ -314,26 +312,11 @@ def _agent_asked(what: str = "") -> Iterator[None]:
         raise Refusal("the guest's agent", one_line(words), fix) from error
 
 
-@dataclass(frozen=True)
-class HostDevice:
-    """A host's device in a domain: its address or UUID on the `host`, and in the `guest` its PCI address, or the number
-    of its USB port. `alias` is empty for a companion, whose alias libvirt has made up."""
-
-    alias: str
-    host: str
-    guest: PCIAddress | int | None
-
-    def __str__(self) -> str:
-        place = f"USB port {self.guest}" if isinstance(self.guest, int) else self.guest or "nowhere"
-        return f"{self.alias or 'companion'}: host {self.host} -> guest {place}"
-
-
 def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[HostDevice, ...]:
-    """Return the domain's host devices. `numbers`: the guest's bus numbers, by libvirt's index of the controller
-    (Layout.numbers). Refusal if libvirt does not tell them."""
+    """Return what hostdevs_in() does. Refusal if libvirt does not tell them."""
     with asked("tell the domain's devices"):
         tree = _tree(domain)
-    return tuple(_hostdev(element, numbers) for element in tree.iterfind("devices/hostdev"))
+    return hostdevs_in(tree, numbers)
 
 
 def _tree(domain: Any) -> ElementTree.Element:
@@ -421,24 +404,3 @@ def _run_event_loop() -> None:
             libvirt.virEventRunDefaultImpl()
 
     threading.Thread(target=loop, daemon=True).start()
-
-
-def _hostdev(element: ElementTree.Element, numbers: Mapping[int, int]) -> HostDevice:
-    alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
-    assert source is not None
-    # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
-    name = alias.get("name", "") if alias is not None else ""
-    name = name if name.startswith(_USER_ALIAS) else ""
-    if element.get("type") == "usb":
-        port = address.get("port") if address is not None else None
-        return HostDevice(name, f"{source.get('bus')}:{source.get('device')}", None if port is None else int(port))
-    host = source.get("uuid") or str(address_of(source))
-    if address is None:
-        return HostDevice(name, host, None)
-    theirs = address_of(address)
-    return HostDevice(name, host, replace(theirs, bus=numbers.get(theirs.bus, theirs.bus)))
-
-
-def address_of(element: ElementTree.Element) -> PCIAddress:
-    """Return what an <address> of libvirt's says."""
-    return PCIAddress(*(int(element.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function")))

@@ -53,8 +53,8 @@ STATISTICS: dict[str, Any] = {
 
 
 def told(phase: Phase, domain: Domain | None, pod: Pod | None = None) -> Scrape:
-    names = Names({"vda": "root", "tap1": 'say "hi"\n'}, (CARD,))
-    return read(text_of(families(phase, domain, pod or Pod({}, None, {}), names)))
+    names = Names({"vda": "root", "tap1": 'say "hi"\n'}, ())
+    return read(text_of(families(phase, domain, pod or Pod({}, None, {}), names, None)))
 
 
 def test_what_libvirt_tells_is_in_base_units_by_the_manifests_names() -> None:

@@ -1,0 +1,81 @@
+"""What the guest's driver tells of its GPUs: asked in a thread of its own, and whoever scrapes waits for no answer.
+
+The guest may be hostile and its agent silent. What it says is checked and bounded by launcher.runtime.agent and
+nvidia_smi, each question has a deadline, and in the guest there is never more than one nvidia-smi of ours.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from launcher.runtime import agent, nvidia_smi
+from launcher.runtime.agent import AskAgent, Ended
+from launcher.runtime.nvidia_smi import Told
+from pci.address import PCIAddress
+from program.errors import Refusal
+
+_APART = 15.0  # seconds from one question to the next: without a persistent driver each wakes the cards
+_WITHIN = 10.0  # seconds for nvidia-smi to end
+_FIRST_LOOK, _LAST_LOOKS = 0.05, 1.0  # seconds between two looks at whether it has
+_VERSIONS = 16  # of the driver in a guest's life: each is a series of its own in Prometheus
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the guest has `told` of its GPUs, by their addresses there, at `time`, in seconds since 1970; None if it
+    has refused, or was silent."""
+
+    time: float
+    told: Mapping[PCIAddress, Told] | None
+
+
+class Questions:
+    """Asks the guest's agent, at most every 15 s. `answer`: the last one, None until there is one."""
+
+    def __init__(self, ask: AskAgent, apart: float = _APART, within: float = _WITHIN) -> None:
+        self._ask, self._apart, self._within = ask, apart, within
+        self._begun = -inf
+        self._thread: threading.Thread | None = None
+        self._left: int | None = None  # the process in the guest that has not ended in time
+        self._versions: frozenset[str] = frozenset()
+        self.answer: Answer | None = None
+
+    def begin(self) -> None:
+        """Begin a question, unless one is open or the last is too young. It does not wait."""
+        now = time.monotonic()
+        if now - self._begun < self._apart or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._begun = now
+        # Such threads keep no process from ending.
+        self._thread = threading.Thread(target=self._question, name="question to nvidia-smi", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # there can be no more threads
+            self._thread, self.answer = None, Answer(time.time(), None)
+
+    def _question(self) -> None:
+        told = None
+        try:
+            if (ended := self._ended()) is not None:
+                told = nvidia_smi.told(ended)
+                self._versions |= {gpu.driver_version for gpu in told.values()}
+        except Refusal:  # `ctl guest gpus` says it
+            self._left = None  # an agent that was started again does not know that process
+        self.answer = Answer(time.time(), told if len(self._versions) <= _VERSIONS else None)
+
+    def _ended(self) -> Ended | None:
+        """Run nvidia-smi in the guest to its end; None if it, or the one before it, takes longer."""
+        deadline = time.monotonic() + self._within
+        if self._left is not None and agent.ended(self._ask, self._left) is None:
+            return None
+        self._left = agent.start(self._ask, nvidia_smi.PROGRAM, nvidia_smi.ARGUMENTS)
+        pause = _FIRST_LOOK
+        while (ended := agent.ended(self._ask, self._left)) is None:
+            if time.monotonic() + pause > deadline:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, _LAST_LOOKS)
+        self._left = None
+        return ended
