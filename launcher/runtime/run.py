@@ -8,13 +8,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from launcher.runtime import credentials, guest, virtiofs
+from launcher.runtime.ahead import Ahead
 from launcher.runtime.embedded import called_for_passt, has_qemu_here, prepared, root_of
 from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started
 from launcher.runtime.hostdevs import HostDevice
@@ -42,41 +42,6 @@ _ENDED = 35.0
 #: Is told whether the guest runs.
 Ready = Callable[[bool], None]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """What was done while the plan was made. `root`: the embedded driver's root, locked, if it existed. `looked` waits
-    until libvirt has looked at QEMU, and raises Refusal if libvirt cannot be used, which libvirt explains only once."""
-
-    root: AbstractContextManager[object] | None = None
-    looked: Callable[[], object] = lambda: None
-
-
-def look_ahead(uri: str) -> Ahead:
-    """Have libvirt find out what QEMU can do, if its root exists already, as in a pod."""
-    place = ExitStack()
-    with suppress(ProgramError):  # the planner says what is wrong with the URI, and run() with the root
-        root = root_of(uri)
-        if root is not None and root.is_dir():
-            place.enter_context(prepared(root))
-            refusals: list[ProgramError] = []
-
-            def look() -> None:
-                try:
-                    guest.look_at_qemu(uri)
-                except ProgramError as refusal:
-                    refusals.append(refusal)
-
-            def looked() -> None:
-                thread.join()
-                for refusal in refusals:
-                    raise refusal
-
-            thread = threading.Thread(target=look, daemon=True)
-            thread.start()
-            return Ahead(place, looked)
-    return Ahead()
 
 
 def run(plan: RunPlan, vm: VM, served: AbstractContextManager[None], ahead: Ahead | None = None) -> Ending:

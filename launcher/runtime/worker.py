@@ -6,17 +6,21 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.runtime import libvirt_log
 from launcher.runtime.events import Ending
-from launcher.runtime.plan import RunPlan, keep, plan_in
 from launcher.runtime.vm import VM, StopRequested, having_threads
 from program.bootstrap import STOPS
 from program.child import Child, forked, readable
 from program.errors import ProgramError, Refusal
 from program.problem import one_line
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from launcher.runtime.plan import RunPlan
 
 _log = logging.getLogger(__name__)
 
@@ -25,10 +29,10 @@ TO_ITS_END = "--to-its-end"
 
 
 def work(
-    make: Callable[[], RunPlan | int],
+    make: "Callable[[], RunPlan | int]",
     place: int,
     uri: str,
-    served: Callable[[RunPlan, VM], AbstractContextManager[None]],
+    served: "Callable[[RunPlan, VM], AbstractContextManager[None]]",
     *,
     to_its_end: bool,
 ) -> int:
@@ -45,7 +49,6 @@ def work(
     stops: list[Callable[[StopRequested], object]] = [lambda stop: os.eventfd_write(stopped, 1)]
     _on_stop(stops)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    gc.enable()
     # Only errors: libvirt warns of what is so on purpose, maybe after our last line. It reads this variable once.
     os.environ.setdefault("LIBVIRT_DEBUG", "4")
     with libvirt_log.repeated():
@@ -61,21 +64,26 @@ def work(
 
 
 def _ended(
-    planner: Child[RunPlan | int],
+    planner: "Child[RunPlan | int]",
     stopped: int,
     stops: list[Callable[[StopRequested], object]],
     place: int,
     uri: str,
-    served: Callable[[RunPlan, VM], AbstractContextManager[None]],
+    served: "Callable[[RunPlan, VM], AbstractContextManager[None]]",
 ) -> tuple[str, Ending] | int:
     """Return the VM's name and how it has ended, or the planner's exit code; the parameters are work()'s."""
     missing = None
     try:
-        from launcher.runtime.run import look_ahead, run
+        from launcher.runtime.ahead import look_ahead
     except ModuleNotFoundError as error:
         missing = error.name
     else:
         ahead = look_ahead(uri)
+        from launcher.runtime.run import run
+    from launcher.runtime.plan import keep
+
+    gc.freeze()  # what was imported stays
+    gc.enable()
     plan = planner.answer_until(stopped)
     if isinstance(plan, int):
         return plan
@@ -94,6 +102,8 @@ def _ended(
 
 def tidy(place: int, forget: Callable[[Path], None]) -> None:
     """Remove what the plan's VM has left, after work() was killed; `forget` removes its control socket."""
+    from launcher.runtime.plan import plan_in
+
     plan = plan_in(place)
     if plan is None:
         return

@@ -15,10 +15,11 @@ from launcher.domain import domain_name, socket_directory
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.paths import KERNEL_BOOT
+from launcher.runtime.ahead import Ahead
 from launcher.runtime.embedded import root_of
 from launcher.runtime.events import Ending
 from launcher.runtime.plan import RunPlan
-from launcher.runtime.run import Ahead, run, tidy
+from launcher.runtime.run import run, tidy
 from launcher.runtime.vm import VM, Change, Identity, Phase, StopRequested
 from launcher.storage.media import Brought
 from program.errors import Refusal

@@ -1,0 +1,46 @@
+"""What is done while the plan is made: libvirt's look at QEMU, most of a pod's first start. Nothing else is imported
+here, so that the look begins before the rest of the process is there."""
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
+
+from launcher.runtime import guest
+from launcher.runtime.embedded import prepared, root_of
+from program.errors import ProgramError
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What was done while the plan was made. `root`: the embedded driver's root, locked, if it existed. `looked` waits
+    until libvirt has looked at QEMU, and raises Refusal if libvirt cannot be used, which libvirt explains only once."""
+
+    root: AbstractContextManager[object] | None = None
+    looked: Callable[[], object] = lambda: None
+
+
+def look_ahead(uri: str) -> Ahead:
+    """Have libvirt find out what QEMU can do, if its root exists already, as in a pod."""
+    place = ExitStack()
+    with suppress(ProgramError):  # the planner says what is wrong with the URI, and run() with the root
+        root = root_of(uri)
+        if root is not None and root.is_dir():
+            place.enter_context(prepared(root))
+            refusals: list[ProgramError] = []
+
+            def look() -> None:
+                try:
+                    guest.look_at_qemu(uri)
+                except ProgramError as refusal:
+                    refusals.append(refusal)
+
+            def looked() -> None:
+                thread.join()
+                for refusal in refusals:
+                    raise refusal
+
+            thread = threading.Thread(target=look, daemon=True)
+            thread.start()
+            return Ahead(place, looked)
+    return Ahead()
