@@ -131,7 +131,7 @@ def overhead(spec: Spec, guest: Guest, bars: MappedBARs) -> tuple[MemoryPart, ..
     probes = (("livenessProbe", spec.livenessProbe), ("readinessProbe", spec.readinessProbe))
     # Each question to the guest's agent takes a process in the container.
     asking = [name for name, probe in probes if probe is not None and probe.knocks is None]
-    of_memory = _tables(guest.memory, guest.page or _PAGE)
+    of_memory = _whole(page_tables(guest.memory, guest.page or _PAGE))
     parts = [
         MemoryPart(_LAUNCHER, "the launcher: a supervisor, and a worker with libvirt in it"),
         MemoryPart(_QEMU, "QEMU"),
@@ -146,7 +146,7 @@ def overhead(spec: Spec, guest: Guest, bars: MappedBARs) -> tuple[MemoryPart, ..
         *(MemoryPart(_PROBE, f"{name}, which asks the guest's agent") for name in asking),
         MemoryPart(_ARM64 if guest.architecture == "arm64" else 0, "arm64's firmware"),
         MemoryPart(of_memory if devices.entries else 0, "page tables for the guest's memory, in the IOMMU"),
-        MemoryPart(2 * _tables(*bars), "page tables for the devices' BARs, in QEMU and in KVM"),
+        MemoryPart(2 * _whole(page_tables(*bars)), "page tables for the devices' BARs, in QEMU and in KVM"),
         MemoryPart(_ENCRYPTED if shares_buffers else 0, "encrypted memory's buffers"),
         MemoryPart(_LIMITED if limited else 0, "a reserve, since the kernel ends what gets over a limit"),
         MemoryPart((reserved.addedOverhead or 0) if reserved is not None else 0, "memory.reservedOverhead"),
@@ -154,9 +154,13 @@ def overhead(spec: Spec, guest: Guest, bars: MappedBARs) -> tuple[MemoryPart, ..
     return tuple(part for part in parts if part.size)
 
 
-def _tables(size: int, page: int) -> int:
-    """Return the bytes of the page tables that map so much by such pages, in whole MiB."""
-    return -(-size // page * _ENTRY // _MEBIBYTE) * _MEBIBYTE
+def page_tables(size: int, page: int) -> int:
+    """Return the bytes of the page tables that map so many bytes by pages of so many."""
+    return -(-size // page) * _ENTRY
+
+
+def _whole(size: int) -> int:
+    return -(-size // _MEBIBYTE) * _MEBIBYTE
 
 
 def is_locked(devices: Devices, guest: Guest) -> bool:

@@ -101,6 +101,12 @@ def timed(request: pytest.FixtureRequest) -> Iterator[Timed]:
     request.config.stash[_notes].append(f"{request.path.stem}: {', '.join(took)}")
 
 
+@pytest.fixture
+def noted(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """What the summary is to say of a test."""
+    return lambda text: request.config.stash[_notes].append(f"{request.path.stem}: {text}")
+
+
 @pytest.fixture(autouse=True)
 def _machine_goes_on(request: pytest.FixtureRequest) -> None:
     """Fail at once where a test before this one has failed on a machine that has stood still."""

@@ -6,15 +6,17 @@ the node is booted a second time at the end.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from launcher.pod.memory import page_tables
 from tests.lab import build, pods
 from tests.lab.lab import Console, Lab
 from tests.lab.machine import ALONE, CARD, FAR, MODERN, NEWCOMER, SCREEN, SHARED
+from tests.lab.page_tables import page_tables_of
 from tests.lab.recorded import check_recorded
 
 MACHINE = MODERN
@@ -204,6 +206,24 @@ def test_a_deleted_pod_shuts_its_guest_down_within_its_grace_and_what_it_wrote_i
     console.wait_for("GUEST power button", 30)
     assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"
     assert "the guest was here" in lab.node.sh("cat /var/lib/claim/disk.img | tr -d '\\0'")
+
+
+def test_a_guests_page_tables_are_those_that_its_pod_counts(
+    lab: Lab, plugin: str, noted: Callable[[str], None]
+) -> None:
+    """Within 10 %. QEMU's own memory, the firmware's and the BARs have tables of small pages also where the guest's is
+    in huge ones."""
+    found = page_tables_of(lab, 256)
+    small, transparent, huge = (found[pages] for pages in ("small", "transparent", "huge"))
+    for pages, (qemu, kvm, iommu) in found.items():
+        noted(f"page tables, 256 MiB in {pages} pages: QEMU {qemu >> 10}, KVM {kvm >> 10}, IOMMU {iommu >> 10} KiB")
+    size = 256 << 20
+    counted = page_tables(size, 4096) - page_tables(size, 2 << 20)
+    assert [all_of_it - rest for all_of_it, rest in zip(small, huge, strict=True)] == pytest.approx(
+        [counted] * 3, rel=0.1
+    )
+    assert transparent.qemu == pytest.approx(small.qemu, rel=0.1)
+    assert max(transparent.kvm, transparent.iommu, huge.kvm, huge.iommu) < counted / 10
 
 
 def test_the_next_vm_has_its_cards_from_the_older_dialect_and_with_numa_in_the_cells_of_their_nodes(

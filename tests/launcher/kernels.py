@@ -34,6 +34,14 @@ def greets(words: bytes) -> bytes:
     return _REPEATS + words + b"\0"
 
 
+def touches(end: int) -> bytes:
+    """Writes to each page from 2 MiB to `end`, below 2 GiB, then says `touched` on the first serial port."""
+    # mov edi, 0x200000; mov [edi], edi; add edi, 0x1000; cmp edi, end; jb the last three
+    writes = bytes.fromhex("bf00002000 893f 81c700100000 81ff") + struct.pack("<I", end) + bytes.fromhex("72f0")
+    # mov dx, 0x3f8; mov al, each; out dx, al
+    return writes + b"".join(bytes.fromhex("66baf803b0") + bytes([each, 0xEE]) for each in b"touched\n") + _HALTS
+
+
 def multiboot(code: bytes = PANICS) -> bytes:
     """For SeaBIOS, where QEMU's option ROM loads it.
 
