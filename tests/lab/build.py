@@ -170,13 +170,13 @@ def multus() -> Path:
 @cache
 def kernels() -> Path:
     """The node's, which is Debian's cloud kernel as it comes: `vmlinuz`, `modules/`, `initrd`. In `cdevs/` its VFIO and
-    IOMMUFD, compiled with VFIO's device nodes, which no kernel of Debian's has, and a driver of mediated devices. And
-    `guest`, a small one for the VM.
+    IOMMUFD, compiled with VFIO's device nodes, which no kernel of Debian's has, and drivers of mediated devices and of
+    vGPUs. And `guest`, a small one for the VM.
 
     All of one version, from one look at Debian's archive, and compiled in a root of Debian's: modules need the kernel's
     own compiler, and the headers' programs its libraries.
     """
-    parts = [_LAB / "kernel" / name for name in ("guest.config", "Kbuild", "span.c")]
+    parts = [_LAB / "kernel" / name for name in ("guest.config", "Kbuild", "span.c", "nvidia.c")]
     initrd_init = _LAB / "node" / "initrd-init"
 
     def make(out: Path) -> None:

@@ -84,7 +84,8 @@ class Lab:
             bind = ["dra/components/when-claimed"]
         else:
             bind = [] if self.machine.binds_at_boot else ["plugin/components/bind"]
-        return ["plugin/components/seccomp", *bind, *(["plugin/components/fabric"] if "fabric" in config else [])]
+        vgpus, fabric = ([f"plugin/components/{part}"] if part in config else [] for part in ("vgpus", "fabric"))
+        return ["plugin/components/seccomp", *vgpus, *bind, *fabric]
 
     def plugin(self) -> str:
         """The plugin's pod, once it is ready and not about to go."""

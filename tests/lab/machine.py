@@ -20,7 +20,8 @@ class Machine:
     """A node by that name: whether its VFIO has device nodes, whether it has an IOMMU, and whether the kernel gives the
     cards to vfio at boot, by their IDs; the plugin's init container does otherwise. `moved`: a device has been put in a
     slot before all others, and every card has another address than before. `memory`: MiB, half of them on each NUMA
-    node. `dedicates`: node 1 has two processors, which the kubelet gives away as a whole, and there are huge pages."""
+    node. `dedicates`: node 1 has two processors, which the kubelet gives away as a whole, and there are huge pages.
+    `vgpus`: the SR-IOV device has the driver of kernel/nvidia.c, and no virtual functions yet."""
 
     name: str
     cdevs: bool = True
@@ -29,6 +30,7 @@ class Machine:
     moved: bool = False
     memory: int = 4096
     dedicates: bool = False
+    vgpus: bool = False
     disk: Callable[[], Path] = build.disk
 
 
@@ -114,6 +116,7 @@ def _kernel_arguments(machine: Machine) -> str:
         *([f"vfio-pci.ids={','.join((*CARD, _XHCI))}"] if machine.binds_at_boot else []),
         *(["lab.cdevs"] if machine.cdevs else []),
         *(["lab.dedicates", "hugepages=400"] if machine.dedicates else []),
+        *(["lab.vgpus"] if machine.vgpus else []),
         f"lab.node={machine.name}",
     ])  # fmt: skip
 
