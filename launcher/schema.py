@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
+from launcher.manifest.objects import Object
 from launcher.manifest.pools import VirtualMachineInstanceReplicaSet, VirtualMachinePool
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
 
@@ -52,6 +53,14 @@ class _OfManifests(GenerateJsonSchema):
         default = schema.get("default")
         told = {"default": default} if isinstance(default, str | int) and default != "" else {}
         return {"anyOf": [*choices, null, *texts], **described, **told}
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        """Describe an object within another, which is a function there (launcher.manifest.objects)."""
+        kind = getattr(schema["function"]["function"], "__self__", None) if schema["type"] == "function-plain" else None
+        if isinstance(kind, type) and issubclass(kind, Object):
+            kind.model_rebuild()
+            schema = kind.__pydantic_core_schema__
+        return super().generate_inner(schema)
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """Leave titles out: pydantic makes them of the fields' names."""

@@ -26,7 +26,7 @@ class I6300ESBWatchdog(Object):
 
 class Watchdog(Object):
     name: AliasName
-    i6300esb: I6300ESBWatchdog = I6300ESBWatchdog()
+    i6300esb: I6300ESBWatchdog = I6300ESBWatchdog.model_construct()
     diag288: Annotated[None, Refused("it is a device of s390x", "write `i6300esb: {}` instead")] = None
 
 

@@ -111,7 +111,7 @@ class Disk(Object):
     cache: Cache | None = None
     io: Literal["native", "threads"] | None = None
     errorPolicy: Literal["stop", "ignore", "report", "enospace"] = "stop"
-    blockSize: BlockSize = BlockSize()
+    blockSize: BlockSize = BlockSize.model_construct()
     shareable: bool = False
     tag: Annotated[Any, Ignored("tags are for the config drive's device metadata, which is not written")] = None
     changedBlockTracking: Annotated[None, Refused("backups are not made by gpu-launcher", "leave it out")] = None

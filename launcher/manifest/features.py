@@ -110,7 +110,7 @@ class KVM(Object):
 class Features(Object):
     """Features of the machine and the hypervisor. One that is not named is as the machine has it; `acpi` is on."""
 
-    acpi: FeatureState = FeatureState()
+    acpi: FeatureState = FeatureState.model_construct()
     apic: APIC | None = None
     hyperv: Hyperv | None = None
     hypervPassthrough: FeatureState | None = None

@@ -97,7 +97,7 @@ class Firmware(Object):
         ]
         | None
     ) = None
-    bootloader: Bootloader = Bootloader()
+    bootloader: Bootloader = Bootloader.model_construct()
     kernelBoot: KernelBoot | None = None
     acpi: ACPITables | None = None
 

@@ -33,7 +33,7 @@ class Display(Object):
     """A display. Left out, `enabled` is true for a mediated device and false for a PCI device (KubeVirt)."""
 
     enabled: bool | None = None
-    ramFB: RamFB = RamFB()
+    ramFB: RamFB = RamFB.model_construct()
 
 
 class VirtualGPUOptions(Object):

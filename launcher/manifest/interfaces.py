@@ -191,7 +191,7 @@ class Interface(Object):
 
 
 #: What a VM has that says nothing of networks, by the name and in the way that KubeVirt gives it.
-DEFAULT = Interface(name="default", masquerade=Masquerade())
+DEFAULT = Interface.model_construct(name="default", masquerade=Masquerade.model_construct())
 
 
 class PodNetwork(Object):

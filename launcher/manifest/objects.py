@@ -5,6 +5,7 @@ no scalar is taken for another (`'2'` is no number), and null is absence.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from functools import partial
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin
@@ -20,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import core_schema
 
 from program.document import JSONObject
 from program.errors import Nonsense
@@ -30,10 +32,25 @@ T = TypeVar("T")
 Items = Annotated[tuple[T, ...], Strict(False)]
 
 
+# Whether pydantic is building an object now.
+_builds = ContextVar("_builds", default=False)
+
+
 class Object(BaseModel):
     """An object all of whose fields are known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Build an object within another when a manifest first has it: a start has no time for the others."""
+        if _builds.get():
+            return core_schema.no_info_plain_validator_function(cls.model_validate)
+        token = _builds.set(True)
+        try:
+            return handler(source)
+        finally:
+            _builds.reset(token)
 
     @model_validator(mode="before")
     @classmethod

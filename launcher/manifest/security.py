@@ -30,7 +30,7 @@ class SEVPolicy(Object):
 class SEV(Object):
     """AMD SEV. `session` and `dhCert` are the guest owner's, in base64."""
 
-    policy: SEVPolicy = SEVPolicy()
+    policy: SEVPolicy = SEVPolicy.model_construct()
     attestation: Annotated[
         None, Refused("the guest would wait, paused, for KubeVirt's API, which is not there", "attest from inside it")
     ] = None

@@ -139,15 +139,15 @@ class IOThreads(Object):
 
 
 class Domain(Object):
-    cpu: CPU = CPU()
-    memory: Memory = Memory()
-    resources: Resources = Resources()
-    machine: Machine = Machine()
-    firmware: Firmware = Firmware()
+    cpu: CPU = CPU.model_construct()
+    memory: Memory = Memory.model_construct()
+    resources: Resources = Resources.model_construct()
+    machine: Machine = Machine.model_construct()
+    firmware: Firmware = Firmware.model_construct()
     chassis: Chassis | None = None
     clock: Clock | None = None
-    features: Features = Features()
-    devices: Devices = Devices()
+    features: Features = Features.model_construct()
+    devices: Devices = Devices.model_construct()
     ioThreadsPolicy: Literal["shared", "auto", "supplementalPool"] | None = None
     ioThreads: IOThreads | None = None
     launchSecurity: LaunchSecurity | None = None
@@ -306,7 +306,7 @@ class VirtualMachineInstance(Object):
 
 
 class Template(Object):
-    metadata: TemplateMetadata = TemplateMetadata()
+    metadata: TemplateMetadata = TemplateMetadata.model_construct()
     spec: Spec
 
     _check = model_validator(mode="after")(_check_annotations)

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from program.document import read_documents
 from program.errors import UserError
 from tests.launcher.cases import Case, cases
 from tests.launcher.vms import RTX_2060, read_manifest, vmi_text, without_lines
-from tests.processes import FIXTURES
+from tests.processes import FIXTURES, ROOT
 
 
 def problem_of(path: Path, text: str) -> str:
@@ -364,3 +366,15 @@ def test_a_document_that_holds_too_much_with_its_aliases_written_out_is_refused(
 def test_a_number_of_thousands_of_digits_is_one_line(path: Path) -> None:
     line = problem_of(path, vmi_text(name=f"0x{'f' * 5000}"))
     assert line == "metadata.name: found a number of thousands of digits; expected a valid string"
+
+
+def test_no_object_is_built_that_is_not_in_the_manifest() -> None:
+    program = (
+        "from launcher.manifest import spec\n"
+        "from launcher.manifest.parser import given_in\n"
+        f"given_in({vmi_text()!r})\n"
+        "kinds = (spec.Spec, spec.Domain, spec.CPU, spec.Clock, spec.Firmware, spec.Volume, spec.Probe)\n"
+        "print(*(kind.__name__ for kind in kinds if kind.__pydantic_complete__))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, capture_output=True, text=True)
+    assert result.stdout == "Spec Domain\n"
