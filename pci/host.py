@@ -242,9 +242,10 @@ class Host:
     `groups` has all functions that the kernel lists for a group, also those missing from `functions` because they
     could not be read; `others` has the group's members that are no PCI functions. `noiommu` are the groups that vfio
     made up because there is no IOMMU (enable_unsafe_noiommu_mode). `nvidia_driver`: the version of NVIDIA's driver, if
-    it is loaded. `mdevs` are ascending by UUID. `vgpu_types` are the
-    names of NVIDIA's vGPU types by number, for the types that some virtual function can still become. `egms` are
-    Grace's extended GPU memories (`egm4`) and the GPUs each belongs to. `silent` are the names in sysfs of what the
+    it is loaded. `mdevs` are ascending by UUID. `vgpu_types` are the names of NVIDIA's vGPU types by number, for the
+    types that some virtual function can still become, and `made_vgpus` the virtual functions that gpu-plugin made vGPUs
+    of: plugin.node.look adds what that has written down. `egms` are Grace's extended GPU memories (`egm4`) and the GPUs
+    each belongs to. `silent` are the names in sysfs of what the
     kernel did not answer for: addresses, UUIDs, extended GPU memories.
     """
 
@@ -254,6 +255,7 @@ class Host:
     faults: tuple[Fault, ...]
     mdevs: tuple[MediatedDevice, ...] = ()
     vgpu_types: Mapping[int, str] = field(default_factory=dict)
+    made_vgpus: frozenset[PCIAddress] = frozenset()
     egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
     others: Mapping[int, tuple[OtherMember, ...]] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()

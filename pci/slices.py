@@ -16,7 +16,7 @@ DRIVER = "gpu-launcher.dev"
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
-#: What the device is: `card`, `vf` (a virtual function) or `mdev`.
+#: What the device is: `card`, `vf` (a virtual function), `mdev`, or `vgpu`: one that is made when it is claimed.
 TYPE = "type"
 #: PCI vendor ID, `10de`; vendor and device, `10de:1f08`; those of the board, `1462:3756`: as in the plugin's config.
 VENDOR, DEVICE, SUBSYSTEM = "vendor", "device", "subsystem"
@@ -35,8 +35,8 @@ FUNCTIONS = "functions"
 HOST_DRIVER = "driver"
 #: See `place_uuid`; of a mediated device its own.
 UUID = "uuid"
-#: A mediated device's own UUID, which tells the launcher what it is (KubeVirt's name for it), and the function that it
-#: is a part of.
+#: A mediated device's own UUID, which tells the launcher what it is (KubeVirt's name for it); and the function that it,
+#: or a `vgpu`, is a part of.
 MDEV_UUID, PARENT = "mdevUUID", "parent"
 #: With NVSwitches: the GPU's module ID, 0 if it is not known, and with a number of GPUs, as in `partition4`, the Fabric
 #: Manager's ID of the GPU's partition of that size. If it is in several, `partition8_3` is another one.

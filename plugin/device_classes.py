@@ -13,22 +13,24 @@ import yaml
 
 from pci.host import Fault
 from pci.slices import DRIVER, of_resource
+from plugin.cards.claimable import ClaimableCard
 from plugin.cards.config import Serve
 from plugin.cards.inventory import Inventory
 from program.problem import one_line
 
 
-def device_classes(inventory: Inventory) -> list[dict[str, Any]]:
-    """Return a class for each resource that DRA serves on the node, sorted."""
-    return [_class(resource) for resource in sorted({str(device.resource) for device in inventory.published})]
+def device_classes(inventory: Inventory, claimable: Iterable[ClaimableCard] = ()) -> list[dict[str, Any]]:
+    """Return a class for each resource that DRA serves on the node, sorted; also of vGPUs made when claimed."""
+    devices = [*inventory.published, *(vgpu.example for card in claimable for vgpu in card.vgpus)]
+    return [_class(resource) for resource in sorted({str(device.resource) for device in devices})]
 
 
-def device_classes_yaml(inventory: Inventory, faults: Iterable[Fault]) -> str:
+def device_classes_yaml(inventory: Inventory, faults: Iterable[Fault], claimable: Iterable[ClaimableCard] = ()) -> str:
     """Return the classes as YAML for kubectl; comments say what is missing in it, and why."""
     comments = [f"# not read: {one_line(fault)}" for fault in faults]
     by_plugin = sorted({str(device.resource) for device in inventory.offered if device.serve is Serve.DEVICE_PLUGIN})
     comments += [f"# {resource}: left out, because the device plugin serves it on this node" for resource in by_plugin]
-    classes = device_classes(inventory)
+    classes = device_classes(inventory, claimable)
     if not classes:
         comments.append("# DRA serves no device of this node; gpu-plugin inventory and the config's `serve` say why.")
     documents = yaml.safe_dump_all(classes, sort_keys=False, width=1000) if classes else ""

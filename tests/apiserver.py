@@ -26,13 +26,15 @@ _CONDITIONS = ("bindingConditions", "bindingFailureConditions")
 
 
 class APIServer:
-    """`objects` by path. `takes_taints` and `takes_conditions` are whether the feature is on, `forbids` has the methods
-    that nobody may ask claims by; `writes` counts those of slices, `requests` everything. `delay` is the seconds before
-    an answer."""
+    """`objects` by path. `takes_taints`, `takes_conditions` and `takes_counters` are whether the feature is on;
+    `refuses_counters`: as where they have to be in one slice with their devices. `forbids` has the methods that nobody
+    may ask claims by; `writes` counts those of slices, `requests` everything. `delay` is the seconds before an answer.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
-        self.takes_taints = self.takes_conditions = True
+        self.takes_taints = self.takes_conditions = self.takes_counters = True
+        self.refuses_counters = False
         self.forbids: set[str] = set()
         self.delay = 0.0
         self.writes = 0
@@ -136,6 +138,8 @@ class APIServer:
                     return 200, self._store(path, known)
                 if body["spec"]["nodeName"] != self.objects[path]["spec"]["nodeName"]:
                     return _status(422, "Invalid", "spec.nodeName: field is immutable")
+            if self.refuses_counters and any("consumesCounters" in each for each in body["spec"].get("devices", ())):
+                return _status(422, "Invalid", "spec.devices[0].consumesCounters[0].counterSet: Not found")
             if path.startswith(SLICES) and (wrong := _wrong(body)) is not None:
                 return _status(422, "Invalid", wrong)
             self.writes += 1
@@ -166,6 +170,10 @@ class APIServer:
         before = self.objects.get(path, {"metadata": {}})["metadata"]
         new["metadata"] = {"uid": before.get("uid", str(uuid.uuid4())), **new["metadata"]}
         new["metadata"]["resourceVersion"] = str(self._version)
+        if path.startswith(SLICES) and not self.takes_counters:
+            new["spec"].pop("sharedCounters", None)
+            for device in new["spec"].get("devices", ()):
+                device.pop("consumesCounters", None)
         for device in (new.get("spec") or {}).get("devices") or () if path.startswith(SLICES) else ():
             if not self.takes_taints:
                 device.pop("taints", None)
@@ -198,8 +206,13 @@ def _fits(each: dict[str, Any], query: dict[str, str]) -> bool:
 
 
 def _wrong(body: dict[str, Any]) -> str | None:
-    devices = body["spec"]["devices"]
-    most = 64 if any("taints" in device for device in devices) else 128
+    sets = body["spec"].get("sharedCounters", [])
+    if sets and "devices" in body["spec"]:
+        return "spec: only one of sharedCounters and devices is allowed"
+    if len(sets) > 8 or any(len(each["counters"]) > 32 for each in sets):
+        return "spec.sharedCounters: too many"
+    devices = body["spec"].get("devices", [])
+    most = 64 if any("taints" in device or "consumesCounters" in device for device in devices) else 128
     if len(devices) > most:
         return f"spec.devices: too many: {len(devices)}: must have at most {most} items"
     for device in devices:

@@ -37,11 +37,11 @@ from types import MappingProxyType
 
 from pci.address import PCIAddress, address_or_none
 from pci.driver_version import is_version
-from pci.host import Function, MediatedDevice
+from pci.host import Function, Host, MediatedDevice
 from pci.resource import NodeDevice
 from plugin.cards.names import is_prefix, is_resource_name
 from plugin.cards.preference import Policy
-from plugin.cards.vgpu_rules import VGPURule
+from plugin.cards.vgpu_rules import VGPURule, When
 from program.errors import Nonsense
 
 RuleSelector = str | tuple[str, ...]
@@ -257,6 +257,12 @@ class Config:
             if earlier is not None
         )
 
+    def claimable(self, host: Host, function: Function) -> VGPURule | None:
+        """Return the rule of a virtual function's card, or of the card itself, if its vGPUs are made when claimed."""
+        card = host.functions.get(function.physical_function or function.address)
+        rule = None if card is None else self.vgpus_of(card)
+        return rule if rule is not None and rule.when is When.CLAIMED else None
+
     def vgpus_of(self, function: Function) -> VGPURule | None:
         """Return what the card of this physical function is to be cut into; None if no rule says it."""
         return next((rule for rule in self.vgpus if rule.fits(function)), None)
@@ -276,6 +282,12 @@ class Config:
                 raise Nonsense(
                     f"node_devices: {device}: found {count}",
                     "expected how many containers may share it, 1 to 10000",
+                )
+        for number, rule in enumerate(self.vgpus):
+            if rule.when is When.CLAIMED and self.serve is not Serve.DRA:
+                raise Nonsense(
+                    f"vgpus.{number}.when: found claimed, and serve is {self.serve}",
+                    "say serve: dra: only its claims tell which vGPU is wanted",
                 )
         if self.bind is Bind.WHEN_CLAIMED:
             self._require_what_binding_takes()

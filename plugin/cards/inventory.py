@@ -25,6 +25,9 @@ from program.problem import Problem
 #: The reason for a device that a rule withholds: nothing is to be fixed.
 BY_CONFIG = Hindrance("is withheld by the config", "")
 
+#: The reason for a card whose vGPUs are made when claimed, and for its virtual functions that are none.
+CUT_FOR_CLAIMS = Hindrance("is for vGPUs, which are made when they are claimed", "")
+
 #: A resource, and what it is made of; None for a node device.
 _Claim: TypeAlias = tuple[str, DeviceKind | None]
 
@@ -38,8 +41,9 @@ class Device:
     parent for a `lead`. `members` are all functions of the IOMMU group, `others` its members that are not on PCI; a
     mediated device has neither. `resource` is None if neither a rule nor the vendor's prefix gives a name; `serve` is
     the protocol by which pods get the device. `to_bind`: the device is not on vfio, and is bound to it for the claim
-    that gets the device; whether that is possible is not known here. `withheld` says why the kubelet never hears of
-    the device, `unhealthy` why it is not handed out; at most one of the two is set.
+    that gets the device; whether that is possible is not known here. `is_of_claim`: it is a vGPU that gpu-plugin made
+    for a claim, and that goes with the claim, so nobody else is told of it. `withheld` says why the kubelet never hears
+    of the device, `unhealthy` why it is not handed out; at most one of the two is set.
     """
 
     functions: Card
@@ -51,6 +55,7 @@ class Device:
     resource: str | None
     serve: Serve
     to_bind: bool = False
+    is_of_claim: bool = False
     withheld: Hindrance | None
     unhealthy: Hindrance | None = None
 
@@ -93,8 +98,8 @@ class Inventory:
 
     @cached_property
     def published(self) -> tuple[Device, ...]:
-        """The devices in the node's ResourceSlices, ascending."""
-        return tuple(device for device in self.offered if device.serve is Serve.DRA)
+        """The devices in the node's ResourceSlices, ascending; without the vGPUs that are made when claimed."""
+        return tuple(device for device in self.offered if device.serve is Serve.DRA and not device.is_of_claim)
 
     @cached_property
     def to_bind(self) -> Mapping[str, tuple[PCIAddress, ...]]:
@@ -117,7 +122,7 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventor
     would be served by both protocols, so that the scheduler would count it twice. With the inventory from `before`, by
     the same config, the devices that were not offered in it are withheld instead.
     """
-    cards = [each for card in cards_of(host) if (each := _by_config(host, card, config, pci_ids)) is not None]
+    cards = [each for card in cards_of(host) if (each := by_config(host, card, config, pci_ids)) is not None]
     devices = _told_apart((*_as_offered(host, cards, config), *_mdevs(host, config, pci_ids)), config, before)
     return Inventory(_served_one_way(devices, before))
 
@@ -134,7 +139,7 @@ def is_left_to_the_node(host: Host, card: Card, lead: Function, config: Config) 
     return is_integrated_gpu(host, lead) and fitting(host, card, config) is None
 
 
-def _by_config(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> Device | None:
+def by_config(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> Device | None:
     """Return the card as a device, withheld only by the config or for want of a name; None if it is neither a GPU, an
     NVSwitch nor a card that a rule fits."""
     rule, fits = fitting(host, card, config) or (None, None)
@@ -145,8 +150,16 @@ def _by_config(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> Devic
     resource, withheld = _by_rule(rule) or _automatic(host, lead, rule, pci_ids)
     if lead.vgpu_type is not None:
         model = host.vgpu_types.get(lead.vgpu_type, f"vGPU type {lead.vgpu_type}")
-    serve = (rule and rule.serve) or config.serve
-    return Device(functions=card, lead=lead, model=model, resource=resource, serve=serve, withheld=withheld)
+    is_of_claim = lead.address in host.made_vgpus and config.claimable(host, lead) is not None
+    return Device(
+        functions=card,
+        lead=lead,
+        model=model,
+        resource=resource,
+        serve=Serve.DRA if is_of_claim else (rule and rule.serve) or config.serve,
+        is_of_claim=is_of_claim,
+        withheld=withheld,
+    )
 
 
 #: A resource, or why there is none.
@@ -264,6 +277,8 @@ def wanted_settings(host: Host, card: Card, config: Config) -> Mapping[PCIAddres
 def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance | None:
     """Return why no guest can have the lead of a card as it is now; None if a guest can."""
     unfit = not_for_guests(host, lead, noiommu=config.noiommu)
+    if unfit is not None and lead.driver == "nvidia" and config.claimable(host, lead) is not None:
+        return CUT_FOR_CLAIMS
     is_bound_elsewhere = unfit is not None and lead.iommu_group is not None and not is_on_vfio(lead)
     if unfit is None or not is_bound_elsewhere or lead.boot_vga or not is_left_to_the_node(host, card, lead, config):
         return unfit

@@ -3,6 +3,7 @@
 vgpus:                              # in order: the first rule that fits a card counts for it
 - device: "10de:26b9"               # vendor, device, subsystem, address: all that a rule has must fit
   types: {L40S-24Q: 2}              # so many vGPUs, or mediated devices, of each type, by its driver's name
+  when: start                       # `claimed`: made by the DRA driver for claims, at most so many of each type
 - vendor: "8086"
   functions: 8                      # so many virtual functions
   quota: {vram_quota: 2147483648}   # for each of them, by xe's files: bytes, milliseconds, microseconds
@@ -17,9 +18,23 @@ from enum import StrEnum
 from pci.address import PCIAddress, address_or_none
 from pci.functions import is_gpu
 from pci.host import Function
+from plugin.cards.vgpu_types import COUNTERS_IN_A_SET, SETS_OF_A_CARD, plain, sharing, size_of, slug
 from program.errors import Nonsense
 
 _MOST = 4096  # virtual functions of a card, or vGPUs of a type
+
+
+#: A type of a GPU instance (MIG): `A100-1-5CME`.
+_OF_MIG = re.compile(r"-\d+-\d+[A-Z]+$", re.ASCII)
+_MOST_CLAIMABLE = 256  # vGPUs of a card: a bus has no more functions
+_MOST_COUNTERS = COUNTERS_IN_A_SET * SETS_OF_A_CARD
+
+
+class When(StrEnum):
+    """When vGPUs are made: by `gpu-plugin vgpus apply` at start, or by the DRA driver for the claim that gets one."""
+
+    START = "start"
+    CLAIMED = "claimed"
 
 
 class Quota(StrEnum):
@@ -33,7 +48,8 @@ class Quota(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VGPURule:
     """What the cards that all selectors fit are cut into: `types` or `functions`; without an `address`, only GPUs.
-    Nonsense if the fields contradict each other."""
+    With `when: claimed`, `types` are the most that a card has of each at once. Nonsense if the fields contradict each
+    other."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
 
@@ -43,6 +59,7 @@ class VGPURule:
     address: str | tuple[str, ...] = ()
     types: Mapping[str, int] = field(default_factory=dict)
     mixed_sizes: bool = False
+    when: When = When.START
     functions: int | None = None
     quota: Mapping[Quota, int] = field(default_factory=dict)
 
@@ -80,9 +97,32 @@ class VGPURule:
             raise Nonsense(f"types: {twice[0]!r} stands twice, with its maker and without", "name each type once")
         if self.functions is not None and not 0 < self.functions <= _MOST:
             raise Nonsense(f"functions: found {self.functions}", f"expected how many, 1 to {_MOST}")
+        if self.when is When.CLAIMED:
+            self._require_what_claims_take()
         for file, number in self.quota.items():
             if not 0 <= number < 2**64:
                 raise Nonsense(f"quota: {file}: found {number}", "expected a number that fits in 64 bits")
+
+    def _require_what_claims_take(self) -> None:
+        if not self.types:
+            raise Nonsense("has when: claimed beside functions", "name types: virtual functions are made at start")
+        for name in self.types:
+            if _OF_MIG.search(name):
+                fix = "leave when out, and make the GPU instances before"
+                raise Nonsense(f"types: {name} is of a GPU instance, which no claim makes", fix)
+            if size_of(name) is None:
+                raise Nonsense(
+                    f"types: {name} does not tell its memory, which when: claimed needs",
+                    "expected a name that ends like 'L40S-24Q': gigabytes and series",
+                )
+        if twice := [name for name, count in Counter(map(slug, self.types)).items() if count > 1]:
+            raise Nonsense(f"types: two are {twice[0]!r} in the names of devices", "leave out one of them")
+        if (count := sum(self.types.values())) > _MOST_CLAIMABLE:
+            raise Nonsense(f"types: found {count} with when: claimed", f"expected {_MOST_CLAIMABLE} at most of a card")
+        counters = sharing(self.types, mixed_sizes=self.mixed_sizes, memory=0, functions=_MOST_CLAIMABLE).left
+        if len(counters) > _MOST_COUNTERS:
+            wrong = f"types: to keep the sizes apart takes {len(counters)} counters of Kubernetes for each card"
+            raise Nonsense(wrong, f"name fewer sizes or fewer vGPUs, for {_MOST_COUNTERS} counters at most")
 
     def fits(self, function: Function) -> bool:
         """True if the rule is for the card of this physical function."""
@@ -94,10 +134,3 @@ class VGPURule:
             and (self.subsystem is None or function.subsystem_id == self.subsystem.lower())
             and (not self.address or str(function.address) in self.address)
         )
-
-
-def plain(name: str) -> str:
-    """Return the name of a type as people write it, without the maker's word: `L40S-24Q`, `T4-1Q`."""
-    for maker in ("NVIDIA ", "GRID "):
-        name = name.removeprefix(maker)
-    return name

@@ -52,7 +52,7 @@ def inventory(
     if device_classes:
         from plugin.device_classes import device_classes_yaml
 
-        print_text(device_classes_yaml(snapshot.inventory, snapshot.host.faults))
+        print_text(device_classes_yaml(snapshot.inventory, snapshot.host.faults, snapshot.claimable))
     elif permitted:
         from plugin.permitted_host_devices import permitted_yaml
 

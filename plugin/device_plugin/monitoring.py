@@ -187,10 +187,12 @@ class _Collector:
         yield allocations
         yield _histogram("gpu_plugin_look_duration_seconds", "Looks at the whole node.", {(): counters.looks})
         if DRIVER in resources:
-            binds = {key: counters.binds[key] for key in product(("bind", "unbind"), ("done", "failed"))}
+            binds = {
+                key: counters.binds[key] for key in product(("bind", "unbind", "make", "remove"), ("done", "failed"))
+            }
             yield _histogram(
                 "gpu_plugin_bind_duration_seconds",
-                "Cards given to vfio for a claim, and given back to their drivers.",
+                "Cards given to vfio for a claim and given back to their drivers, vGPUs made and taken away.",
                 binds,
                 ["verb", "outcome"],
             )

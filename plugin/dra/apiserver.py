@@ -32,7 +32,7 @@ _LONGEST = 1 << 23  # bytes of an answer: etcd takes 1.5 MiB of an object, and a
 #: A watch is begun anew after so many seconds, with or without events: its connection may be dead.
 _WATCHES_FOR = 300.0
 
-_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+_FORBIDDEN, _NOT_FOUND, _CONFLICT, _INVALID = 403, 404, 409, 422
 #: A list is read in parts of so many objects, of which a claim has some kilobytes.
 _IN_A_PART = 200
 
@@ -49,6 +49,10 @@ class Forbidden(Unanswered):
 
 class NotFound(Refusal):
     """The object does not exist."""
+
+
+class Invalid(Unanswered):
+    """The API server takes no such object."""
 
 
 class Conflict(Refusal):
@@ -214,6 +218,8 @@ async def _answer(subject: str, question: Awaitable[T]) -> T:
             raise Forbidden(subject, f"the API server forbids it: {str(error)[:300]}", "see deploy/dra") from error
         if error.status.code == _CONFLICT:
             raise Conflict(subject, "was written by somebody else", "it is read again") from error
+        if error.status.code == _INVALID:
+            raise Invalid(subject, f"the API server does not take it: {str(error)[:300]}", "see its log") from error
         raise _unanswered(subject, error) from error
     except (httpx2.HTTPError, TimeoutError, OSError, ValueError, KeyError) as error:
         raise _unanswered(subject, error) from error

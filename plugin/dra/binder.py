@@ -1,4 +1,5 @@
-"""Binds a claim's cards to vfio and gives them back to their drivers, as `gpu-plugin bind` and `unbind` do.
+"""Binds a claim's cards to vfio and gives them back to their drivers, as `gpu-plugin bind` and `unbind` do; makes its
+vGPUs and takes them away.
 
 Each call has a process of its own, which may wait for a driver without end. It is not killed for being late: it has the
 lock of all binders and remembers what it does, and the next binder says that it is at work.
@@ -7,15 +8,17 @@ lock of all binders and remembers what it does, and the next binder says that it
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from pci.address import PCIAddress
 from plugin.binding.plan import named_cards, plan_bind, plan_unbind
 from plugin.binding.rebind import Decide, Roots, rebind
 from plugin.cards.config import Config
 from plugin.dra.work import StillAtWork
+from plugin.vgpus.claims import make_for_claim, remove_for_claims
 from plugin.watch.watch import Durations
 from program.child import spawned
 from program.errors import Refusal
@@ -25,10 +28,13 @@ _log = logging.getLogger(__name__)
 _AT_MOST = 25.0  # seconds: the rest takes some of those that the kubelet waits
 _FILES_FOR_ALL_TO_READ = 0o022  # what a command by hand has; the daemon's own is for its sockets
 
+T = TypeVar("T")
+
 
 class Binder:
-    """Binds and unbinds cards of the node whose /sys is `sysfs`; former drivers are kept in `state`. Lives in one event
-    loop, and takes one call at a time. `durations` gets how long each call took, by verb and outcome."""
+    """Binds and unbinds cards of the node whose /sys is `sysfs`, and makes and removes vGPUs; former drivers and what
+    was made are kept in `state`. Lives in one event loop, and takes one call at a time. `durations` gets how long each
+    call took, by verb and outcome."""
 
     def __init__(
         self,
@@ -41,26 +47,40 @@ class Binder:
         self._roots = Roots.beside(sysfs, state)
         self._durations = durations
         self._at_most = at_most
-        self._latest: asyncio.Task[frozenset[str]] | None = None
+        self._latest: asyncio.Task[Any] | None = None
 
     async def bind(self, addresses: Iterable[str], config: Config) -> frozenset[str]:
         """Give the cards of these functions to vfio, all or none, as the config wants them; return the functions that
         it did not have before. Refusal if they cannot be bound, StillAtWork if that is not known yet."""
-        return await self._run("bind", partial(plan_bind, config=config), addresses)
+        functions = sorted(map(PCIAddress.parse, addresses))
+        return await self._run(
+            "bind", functions, partial(_rebound, self._roots, functions, partial(plan_bind, config=config))
+        )
 
     async def unbind(self, addresses: Iterable[str]) -> None:
         """Give the cards of these functions back to their former drivers; Refusal and StillAtWork as for bind."""
-        await self._run("unbind", plan_unbind, addresses)
+        functions = sorted(map(PCIAddress.parse, addresses))
+        await self._run("unbind", functions, partial(_rebound, self._roots, functions, plan_unbind))
 
-    async def _run(self, verb: str, decide: Decide, addresses: Iterable[str]) -> frozenset[str]:
+    async def make_vgpu(self, address: str, name: str, config: Config) -> None:
+        """Make a vGPU of the type with this name of a virtual function; Refusal and StillAtWork as for bind."""
+        function = PCIAddress.parse(address)
+        await self._run("make", [function], partial(_made, self._roots, config, function, name))
+
+    async def remove_vgpus(self, addresses: Iterable[str], config: Config) -> None:
+        """Take away what was made of these virtual functions; Refusal and StillAtWork as for bind."""
+        functions = sorted(map(PCIAddress.parse, addresses))
+        await self._run("remove", functions, partial(_removed, self._roots, config, functions))
+
+    async def _run(self, verb: str, functions: Sequence[PCIAddress], work: Callable[[], T]) -> T:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._at_most
         if self._latest is not None:
             await self._wait(self._latest, deadline)  # an earlier call may not have waited for its end
-        began, functions = clock(), sorted(map(PCIAddress.parse, addresses))
+        began = clock()
         command = f"gpu-plugin {verb} {' '.join(map(str, functions))}"
         try:
-            child = spawned(command, partial(_rebound, self._roots, functions, decide), goes_on=True)
+            child = spawned(command, work, goes_on=True)
         except OSError as error:
             fix = "see whether the container may have more processes"
             raise Refusal(command, f"cannot be started: {error.strerror}", fix) from error
@@ -68,9 +88,10 @@ class Binder:
         task = self._latest = asyncio.create_task(child.answered(), name=command)
         task.add_done_callback(lambda task: self._note(verb, clock() - began, task))
         await self._wait(task, deadline)
-        return task.result()
+        answer: T = task.result()
+        return answer
 
-    def _note(self, verb: str, seconds: float, task: asyncio.Task[frozenset[str]]) -> None:
+    def _note(self, verb: str, seconds: float, task: asyncio.Task[Any]) -> None:
         if task.cancelled():
             return
         error = task.exception()
@@ -78,7 +99,7 @@ class Binder:
         if error is not None:
             _log.warning("%s", error)
 
-    async def _wait(self, task: asyncio.Task[frozenset[str]], deadline: float) -> None:
+    async def _wait(self, task: asyncio.Task[Any], deadline: float) -> None:
         await asyncio.wait({task}, timeout=deadline - asyncio.get_running_loop().time())
         if not task.done():
             raise StillAtWork(
@@ -86,6 +107,16 @@ class Binder:
                 f"has not ended within {self._at_most:g} s: a driver does not let go, or does not start",
                 "it goes on, and is asked again; the kernel's log (dmesg) may say what it waits for",
             )
+
+
+def _made(roots: Roots, config: Config, function: PCIAddress, name: str) -> None:
+    os.umask(_FILES_FOR_ALL_TO_READ)
+    make_for_claim(roots, config, function, name)
+
+
+def _removed(roots: Roots, config: Config, functions: Sequence[PCIAddress]) -> None:
+    os.umask(_FILES_FOR_ALL_TO_READ)
+    remove_for_claims(roots, config, functions)
 
 
 def _rebound(roots: Roots, functions: Sequence[PCIAddress], decide: Decide) -> frozenset[str]:

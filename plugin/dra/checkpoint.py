@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from plugin.cards.claimable import PREFIX
 from plugin.state_files import StateFile, json_of, locked_within
 
 #: What to do where a file of the driver's cannot be read or written.
@@ -26,12 +27,18 @@ _VERSION = 1
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
     """A device that a claim has: the request, its name in the slices, its ID in the inventory. `bound` are functions
-    that are, or are being, bound to vfio for the claim; none if vfio had the device before."""
+    that are, or are being, bound to vfio for the claim; none if vfio had the device before. The ID of a vGPU that is,
+    or is being, made for the claim is its virtual function's address."""
 
     request: str
     name: str
     id: str
     bound: tuple[str, ...] = ()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is a vGPU that is made for the claim."""
+        return self.name.startswith(PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,18 @@ from pathlib import Path
 
 from pci.viability import Hindrance
 from plugin.allocation import Allocation, allocate, pick
-from plugin.cards.inventory import Device
 from plugin.dra.apiserver import APIServer, NotFound, Unanswered
 from plugin.dra.binder import Binder
 from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
+from plugin.dra.chosen import chosen
 from plugin.dra.claims import DriverClaim, Reference, check, has_conditions, read_claim
 from plugin.dra.slices import attributes, device_name
 from plugin.dra.work import StillAtWork, Work
 from plugin.fabric.ownership import Partitions
 from plugin.node.snapshot import Snapshot
 from plugin.watch.watch import Watch
-from program.errors import ProgramError, Refusal, together
+from program.errors import ProgramError, together
 
 _log = logging.getLogger(__name__)
 
@@ -186,9 +186,9 @@ class Claims:
         if not claim.results:
             return ()
         # An attempt that was not completed goes on: a driver may take longer than the kubelet waits.
-        bound = {} if known is None else {device.id: device.bound for device in known.devices}
+        before = () if known is None else known.devices
         try:
-            devices = await self._take(claim, claims, bound, is_given=is_given, is_here=is_here)
+            devices = await self._take(claim, claims, before, is_given=is_given, is_here=is_here)
         except StillAtWork:
             raise
         except Exception:  # by a defect no card stays bound, either
@@ -208,40 +208,29 @@ class Claims:
         self,
         claim: DriverClaim,
         others: Mapping[str, Prepared],
-        bound: Mapping[str, tuple[str, ...]],
+        before: tuple[PreparedDevice, ...],
         *,
         is_given: bool,
         is_here: bool,
     ) -> tuple[PreparedDevice, ...]:
-        """Check, write down and bind the claim's devices, and write their files if its pod `is_here`. `bound` are the
-        functions that are bound for it already, by device ID; `is_given`: a pod may have them. ProgramError if any of
-        it fails."""
+        """Check, write down and bind the claim's devices or make its vGPUs, and write their files if its pod `is_here`.
+        `before` is what an earlier attempt wrote down; `is_given`: a pod may have them. ProgramError if any of it
+        fails."""
         uid = claim.reference.uid
         await self._watch.look_again(uses=True)
         snapshot = self._watch.snapshot
-        by_name = {device_name(device): device for device in snapshot.inventory.published}
-        for result in claim.results:
-            if result.device not in by_name:
-                raise Refusal(
-                    f"{result.device} of claim {claim.reference}",
-                    "is not a device of this node, or not one that is served by DRA",
-                    "delete the pod, to have its claim allocated anew",
-                )
-        devices = tuple(
-            PreparedDevice(result.request, result.device, device.id, bound.get(device.id) or _to_bind(device))
-            for result in claim.results
-            for device in [by_name[result.device]]
-        )
-        _refuse_overlap(claim.reference, devices, others)
-        pick(snapshot, [device.id for device in devices])
+        devices = chosen(claim, snapshot, before, others)
+        pick(snapshot, [device.id for device in devices if not device.is_made])
         prepared = Prepared(claim.reference.namespace, claim.reference.name, is_given, devices)
         self._checkpoint.write({**others, uid: prepared})
-        devices = await self._bind(devices, bound)
+        self._tell({**others, uid: prepared})
+        devices = await self._bind(devices, before)
+        await self._make(devices)
         snapshot = self._watch.snapshot
         cards = pick(snapshot, [device.id for device in devices])
         (variables,) = await self._partitions.acquire([cards], uid)
         if is_here:
-            self._write_files(claim, self._watch.snapshot, cards, variables)
+            self._write_files(devices, claim, self._watch.snapshot, variables)
         self._checkpoint.write({**others, uid: replace(prepared, devices=devices, completed=is_given or is_here)})
         return devices
 
@@ -254,7 +243,7 @@ class Claims:
             self.recall()
 
     async def _bind(
-        self, devices: tuple[PreparedDevice, ...], before: Mapping[str, tuple[str, ...]]
+        self, devices: tuple[PreparedDevice, ...], before: tuple[PreparedDevice, ...]
     ) -> tuple[PreparedDevice, ...]:
         """Bind the devices to vfio, and return them as they are then. Functions that were bound `before` are the
         claim's too. ProgramError if that fails."""
@@ -262,28 +251,42 @@ class Claims:
         if not functions:
             return devices
         ours = await self._binder.bind(functions, self._watch.snapshot.config) | {
-            address for each in before.values() for address in each
+            address for each in before for address in each.bound
         }
         await self._watch.look_again()
         # A device that somebody else has bound in the meantime is not given back.
         return tuple(device if ours & {*device.bound} else replace(device, bound=()) for device in devices)
 
+    async def _make(self, devices: tuple[PreparedDevice, ...]) -> None:
+        """Make the vGPUs among the devices; ProgramError if that fails."""
+        config = self._watch.snapshot.config
+        types = {vgpu.name: vgpu.type for card in self._watch.snapshot.claimable for vgpu in card.vgpus}
+        made = [device for device in devices if device.is_made]
+        for device in made:
+            await self._binder.make_vgpu(device.id, types[device.name], config)
+        if made:
+            await self._watch.look_again()
+
     async def _give_back(self, uid: str) -> None:
-        """Give the devices that were bound for a claim back to their drivers, and write that down. ProgramError, at the
-        end, for those that cannot be given back: they are unhealthy until they are."""
+        """Give the devices that were bound for a claim back to their drivers and take away its vGPUs, and write that
+        down. ProgramError, at the end, for those with which that fails: they are unhealthy until it does not."""
         claims = dict(self._checkpoint.read())
         errors: list[ProgramError] = []
+        config = self._watch.snapshot.config
         for device in claims[uid].devices:
-            if not device.bound:
+            if not device.bound and not device.is_made:
                 continue
             try:
-                await self._binder.unbind(device.bound)
+                if device.is_made:
+                    await self._binder.remove_vgpus([device.id], config)
+                    await self._watch.look_again()
+                else:
+                    await self._binder.unbind(device.bound)
             except ProgramError as error:
                 errors.append(error)
                 subject, wrong, fix = error.problem
-                self._not_given_back[device.id] = Hindrance(
-                    f"was not given back to its driver: {subject}: {wrong}", fix
-                )
+                was = "was not taken away" if device.is_made else "was not given back to its driver"
+                self._not_given_back[device.id] = Hindrance(f"{was}: {subject}: {wrong}", fix)
                 continue
             self._not_given_back.pop(device.id, None)
             devices = tuple(replace(each, bound=()) if each is device else each for each in claims[uid].devices)
@@ -294,23 +297,20 @@ class Claims:
             raise together(errors)
 
     def _write_files(
-        self, claim: DriverClaim, snapshot: Snapshot, devices: Sequence[Device], env: Mapping[str, str]
+        self, devices: Sequence[PreparedDevice], claim: DriverClaim, snapshot: Snapshot, env: Mapping[str, str]
     ) -> None:
-        by_name = {device_name(device): device for device in devices}
-        by_request: dict[str, list[Device]] = defaultdict(list)
-        for result in claim.results:
-            by_request[result.request].append(by_name[result.device])
+        by_request: dict[str, list[PreparedDevice]] = defaultdict(list)
+        for each in devices:
+            by_request[each.request].append(each)
         allocations: dict[str, Allocation] = {}
         told = {}
-        for request, its in by_request.items():
+        for request, prepared in by_request.items():
+            its = [snapshot.inventory.by_id[each.id] for each in prepared]
             nodes = [snapshot.nodes_of(device) for device in its]
             allocations[request] = allocate(snapshot, str(its[0].resource), its, nodes)
             told[request] = [
-                (
-                    device_name(device),
-                    attributes(device, self._node, snapshot.place(device), snapshot.identity(device)),
-                )
-                for device in its
+                (each.name, attributes(device, self._node, snapshot.place(device), snapshot.identity(device)))
+                for each, device in zip(prepared, its, strict=True)
             ]
         self._files.write(claim, allocations, told, env, self._node)
 
@@ -363,6 +363,7 @@ class Claims:
             begun = {uid for uid, prepared in claims.items() if not prepared.completed}
             left = {uid for uid in begun if now - self._asked.get(uid, -math.inf) > self._asked_again} - awaited
             done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | left)]
+            done.append(await self._remove_nobodys_vgpus())
             self._asked = {uid: self._asked.get(uid, now) for uid in begun - left}
             claims = dict(self._checkpoint.read())
             self._tell(claims)
@@ -376,6 +377,27 @@ class Claims:
                 _log.warning("claim %s exists no more, and was never unprepared", claims[uid])
                 done.append(await self._take_back_if_it_can(uid))
         return all(done) and not self._asked and not self._unbound
+
+    async def _remove_nobodys_vgpus(self) -> bool:
+        """Take away the vGPUs that were made for a claim, and that no claim has: the checkpoint was removed. Return
+        whether none is left."""
+        snapshot = self._watch.snapshot
+        has = claimed(self._checkpoint.read())
+        left = [
+            device.id
+            for device in snapshot.inventory.devices
+            if device.is_of_claim and device.id not in has and device.id not in snapshot.holders
+        ]
+        if not left:
+            return True
+        _log.warning("vGPUs that no claim has are taken away: %s", ", ".join(left), extra={"devices": left})
+        try:
+            await self._binder.remove_vgpus(left, snapshot.config)
+        except ProgramError as error:
+            _log.warning("%s", error)
+            return False
+        await self._watch.look_again()
+        return True
 
     async def _is_awaited(self, uid: str, prepared: Prepared) -> bool:
         """Whether the scheduler may still send the pod of a claim that was made ready; True if that is not known."""
@@ -405,21 +427,5 @@ class Claims:
         clock = asyncio.get_running_loop().time()
         self._unbound = {device: (until, why) for device, (until, why) in self._unbound.items() if clock < until}
         kept = {**{device: why for device, (_, why) in self._unbound.items()}, **self._not_given_back}
-        self._watch.see(replace(self._watch.snapshot, claimed=now, kept=kept))
-
-
-def _to_bind(device: Device) -> tuple[str, ...]:
-    return tuple(str(function.address) for function in device.functions) if device.to_bind else ()
-
-
-def _refuse_overlap(reference: Reference, devices: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]) -> None:
-    """Refusal if another claim has one of the devices: schedulers have given out devices twice (Kubernetes issues
-    133602 and 141471)."""
-    for other in others.values():
-        for device in devices:
-            if any(device.id == its.id for its in other.devices):
-                raise Refusal(
-                    f"{device.id} of claim {reference}",
-                    f"is prepared for claim {other} already",
-                    "delete this pod, to have its claim allocated anew",
-                )
+        names = {each.id: each.name for prepared in claims.values() for each in prepared.devices if each.is_made}
+        self._watch.see(replace(self._watch.snapshot, claimed=now, kept=kept, claimable_names=names))

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from plugin.dra.apiserver import APIServer, Conflict, NotFound
+from plugin.dra.apiserver import APIServer, Conflict, Invalid, NotFound
 from plugin.dra.slices import OwningNode, SliceObject, slices
 from plugin.watch.watch import Watch
 from program.errors import ProgramError
@@ -44,7 +44,7 @@ class Publisher:
         self._uid: str | None = None
         # By name: the slice as it was sent, and the server's version of it, which may lack a field.
         self._sent: dict[str, tuple[SliceObject, str]] = {}
-        self._takes_taints = self._takes_conditions = True
+        self._takes_taints = self._takes_conditions = self._takes_counters = True
         self._keeps_conditions = keeps_conditions
         self._trouble = Trouble(
             _log, logging.WARNING, "the node's slices stay as they were", "the node's slices are as the node is again"
@@ -96,19 +96,23 @@ class Publisher:
             there, generation = {}, 0
         # One slice alone keeps the generation, as with Kubernetes' own helper: a scheduler never sees half of a write.
         is_one = len(differing) == 1 and there.keys() == names
+        took_counters = self._takes_counters
         for new in differing if is_one else self._wanted(generation + 1):
             await self._write(new, there.get(new["metadata"]["name"]))
+            if self._takes_counters is not took_counters:
+                return await self.publish()
         for name in sorted(there.keys() - names):
             await self._api.delete(name)
             self._sent.pop(name, None)
-        count = sum(len(each["spec"]["devices"]) for each in wanted)
+        count = sum(len(each["spec"].get("devices", ())) for each in wanted)
         _log.info("published %d devices in %d slices", count, len(wanted), extra={"devices": count})
         return version
 
     def _wanted(self, generation: int) -> list[SliceObject]:
         assert self._uid is not None
         snapshot = self._watch.snapshot
-        wanted = slices(snapshot, OwningNode(self._node, self._uid), generation=generation)
+        owner = OwningNode(self._node, self._uid)
+        wanted = slices(snapshot, owner, generation=generation, counters=self._takes_counters)
         if not (snapshot.inventory.published or snapshot.config.uses_dra):
             return []  # the config has it otherwise now
         return [self._taken(each) for each in wanted]
@@ -132,16 +136,20 @@ class Publisher:
         """Write a slice in place of the one that the server has of its name, if any."""
         name = new["metadata"]["name"]
         new = self._taken(new)
-        if has is None:
-            answer = await self._api.create(new)
-        else:
-            metadata = {**new["metadata"], "resourceVersion": has["metadata"]["resourceVersion"]}
-            try:
-                answer = await self._api.replace({**new, "metadata": metadata})
-            except NotFound:
-                answer = await self._api.create(new)
+        counts = "sharedCounters" in new["spec"] or _has(new, "consumesCounters")
+        try:
+            answer = await self._written(new, has)
+        except Invalid as error:
+            if not counts:
+                raise
+            self._leave_out_counters(str(error))
+            return
         self._sent[name] = (new, answer["metadata"]["resourceVersion"])
         if _as_compared(answer) == _as_compared(new):
+            return
+        if counts and not (answer["spec"].get("sharedCounters") or _has(answer, "consumesCounters")):
+            # Without them all vGPUs that a card can become would look free at once.
+            self._leave_out_counters("it drops them")
             return
         if self._takes_taints and _has(new, "taints") and not _has(answer, "taints"):
             # Without its taint a card that cannot be handed out looks like any other.
@@ -155,6 +163,23 @@ class Publisher:
             await self._write(new, answer)
             return
         _log.warning("the API server keeps slice %s otherwise than it was sent: fields were dropped", name)
+
+    async def _written(self, new: SliceObject, has: SliceObject | None) -> SliceObject:
+        if has is None:
+            return await self._api.create(new)
+        metadata = {**new["metadata"], "resourceVersion": has["metadata"]["resourceVersion"]}
+        try:
+            return await self._api.replace({**new, "metadata": metadata})
+        except NotFound:
+            return await self._api.create(new)
+
+    def _leave_out_counters(self, why: str) -> None:
+        self._takes_counters = False
+        _log.warning(
+            "the API server takes no counters of devices, so vGPUs that are made when claimed are left out of the "
+            "slices: turn on DRAPartitionableDevices (Kubernetes 1.36 has it on), and restart the plugin: %s",
+            why,
+        )
 
     async def _until_touched(self, version: str) -> None:
         """Return when another client has written or deleted a slice, or it is time to look again."""
@@ -197,11 +222,15 @@ def _device(device: SliceObject) -> SliceObject:
 
 
 def _without_tainted(each: SliceObject) -> SliceObject:
+    if "devices" not in each["spec"]:
+        return each
     devices = [device for device in each["spec"]["devices"] if "taints" not in device]
     return {**each, "spec": {**each["spec"], "devices": devices}}
 
 
 def _without_conditions(each: SliceObject) -> SliceObject:
+    if "devices" not in each["spec"]:
+        return each
     devices = [
         {field: value for field, value in device.items() if field not in _CONDITIONS}
         for device in each["spec"]["devices"]

@@ -119,11 +119,15 @@ class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
     def _response(self) -> health_pb2.NodeWatchResourcesResponse:
         snapshot, now = self._watch.snapshot, int(time.time())
         devices = []
-        for device in snapshot.inventory.published:
+        named = [(device_name(device), device) for device in snapshot.inventory.published]
+        # A vGPU that is not made yet has no trouble.
+        made = {name: snapshot.inventory.by_id.get(device) for device, name in snapshot.claimable_names.items()}
+        named += [(name, device) for name, device in made.items() if device is not None]
+        for name, device in named:
             reason = snapshot.reason(device)
             devices.append(
                 health_pb2.DeviceHealth(
-                    device=health_pb2.DeviceIdentifier(pool_name=self._node, device_name=device_name(device)),
+                    device=health_pb2.DeviceIdentifier(pool_name=self._node, device_name=name),
                     health=health_pb2.HEALTHY if reason is None else health_pb2.UNHEALTHY,
                     last_updated_time=now,
                     health_check_timeout_seconds=_HEALTH_HOLDS,

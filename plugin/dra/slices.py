@@ -16,16 +16,19 @@ from pci.slices import Attributes
 from pci.vendors import AMD, INTEL, NVIDIA
 from pci.viability import Hindrance
 from plugin.binding.nvml import UNKNOWN, Identity
+from plugin.cards.claimable import ClaimableCard
 from plugin.cards.inventory import Device
+from plugin.cards.vgpu_types import COUNTERS_IN_A_SET, plain, sharing, size_of
 from plugin.dra.claims import FAILED, READY
 from plugin.node.snapshot import Snapshot
 
 #: A device, a slice: as Kubernetes' JSON has it.
 SliceObject: TypeAlias = dict[str, Any]
 
-#: The API takes 128 devices in a slice, and half as many where one of them has a taint
+#: The API takes 128 devices in a slice, and half as many where one of them has a taint or consumes counters
 #: (ResourceSliceMaxDevicesWithAdvancedFeatures). A device that is tainted must not move to another slice.
 _DEVICES_IN_A_SLICE = 64
+_SETS_IN_A_SLICE = 8  # of counters (ResourceSliceMaxCounterSets)
 
 _LONGEST_NAME = 253  # of an object
 _LONGEST_TAINT = 63  # the value of a label
@@ -41,14 +44,22 @@ class OwningNode:
     uid: str
 
 
-def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1) -> list[SliceObject]:
-    """Return the slices of the node's devices; one slice without devices if it has none.
+def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1, counters: bool = True) -> list[SliceObject]:
+    """Return the slices of the node's devices, and behind them those of the counters by which vGPUs of one card exclude
+    each other; one slice without devices if the node has none. Without `counters` the vGPUs that are made when claimed
+    are left out.
 
     By the `generation` of a pool the scheduler knows whether it has seen all its slices. The scheduler takes the first
     devices that fit, so their order decides.
     """
     devices = [device_of(snapshot, device, node.name) for device in in_order(snapshot)]
-    parts = [devices[at : at + _DEVICES_IN_A_SLICE] for at in range(0, len(devices), _DEVICES_IN_A_SLICE)] or [[]]
+    sets: list[SliceObject] = []
+    for card in snapshot.claimable if counters else ():
+        its, card_sets = claimable(snapshot, card, node.name)
+        devices += its
+        sets += card_sets
+    parts = [("devices", part) for part in _parts(devices, _DEVICES_IN_A_SLICE)] or [("devices", [])]
+    parts += [("sharedCounters", part) for part in _parts(sets, _SETS_IN_A_SLICE)]
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -63,11 +74,59 @@ def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1) -> list
                 "driver": words.DRIVER,
                 "nodeName": node.name,
                 "pool": {"name": node.name, "generation": generation, "resourceSliceCount": len(parts)},
-                "devices": part,
+                kind: part,
             },
         }
-        for number, part in enumerate(parts)
+        for number, (kind, part) in enumerate(parts)
     ]
+
+
+def _parts(items: list[SliceObject], most: int) -> list[list[SliceObject]]:
+    return [items[at : at + most] for at in range(0, len(items), most)]
+
+
+def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[SliceObject], list[SliceObject]]:
+    """Return the vGPUs that claims can have of a card as devices, small ones first, and the card's sets of counters."""
+    names = {vgpu.name for vgpu in card.vgpus}
+    others = [
+        plain(snapshot.host.vgpu_types.get(function.vgpu_type, ""))
+        for function in card.functions
+        # One that a claim has consumes by the device that is allocated for it.
+        if function.vgpu_type is not None and snapshot.claimable_names.get(str(function.address)) not in names
+    ]
+    types = {vgpu.type: vgpu.number + 1 for vgpu in card.vgpus}
+    share = sharing(
+        types, mixed_sizes=card.mixed_sizes, memory=card.memory, functions=len(card.functions), others=others
+    )
+    counters = sorted(share.left)
+    sets = {
+        f"{device_name_of(card.function.address)}-{number}": counters[at : at + COUNTERS_IN_A_SET]
+        for number, at in enumerate(range(0, len(counters), COUNTERS_IN_A_SET))
+    }
+    devices: list[SliceObject] = []
+    for vgpu in card.vgpus:
+        consumed = share.consumed[vgpu.type, vgpu.number]
+        its = {name: {one: consumed[one] for one in counters if one in consumed} for name, counters in sets.items()}
+        known = attributes(vgpu.example, node, {})
+        for name in (words.PCI_BUS_ID, words.UUID, words.IOMMU_GROUP):
+            known.pop(name, None)  # known when it is made
+        devices.append(
+            {
+                "name": vgpu.name,
+                "attributes": known,
+                "capacity": {words.MEMORY: {"value": f"{size_of(vgpu.type)}Gi"}},
+                "consumesCounters": [
+                    {"counterSet": name, "counters": _counters(values)} for name, values in its.items() if values
+                ],
+            }
+        )
+    return devices, [
+        {"name": name, "counters": _counters({one: share.left[one] for one in its})} for name, its in sets.items()
+    ]
+
+
+def _counters(values: Mapping[str, int]) -> dict[str, Any]:
+    return {name: {"value": str(value)} for name, value in values.items()}
 
 
 def in_order(snapshot: Snapshot) -> list[Device]:
@@ -94,8 +153,12 @@ def slice_name(node: str, number: int) -> str:
 
 def device_name(device: Device) -> str:
     """Return the device's name in its pool, a DNS label: `pci-0000-41-00-0`, `mdev-` and a UUID."""
-    kind = "pci" if device.mdev is None else "mdev"
-    return f"{kind}-{device.id.replace(':', '-').replace('.', '-')}"
+    return device_name_of(device.id) if device.mdev is None else f"mdev-{device.id}"
+
+
+def device_name_of(address: object) -> str:
+    """Return the name of the device with this PCI address: `pci-0000-41-00-0`."""
+    return f"pci-{str(address).replace(':', '-').replace('.', '-')}"
 
 
 def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
@@ -123,7 +186,8 @@ def attributes(
     NVSwitches, `identity` what NVML calls it.
     """
     lead = device.lead
-    model = None if device.mdev is not None else identity.name or nvml_name(lead.pci_id, lead.subsystem_id)
+    is_part = device.mdev is not None or device.is_of_claim
+    model = None if is_part else identity.name or nvml_name(lead.pci_id, lead.subsystem_id)
     sold = product(device)
     known: dict[str, str | int | None] = {
         words.VENDOR: f"{lead.vendor_id:04x}",
@@ -143,7 +207,8 @@ def attributes(
         **place,
     }
     if device.mdev is None:
-        known[words.TYPE] = "vf" if lead.is_virtual else "card"
+        known[words.TYPE] = "vgpu" if device.is_of_claim else "vf" if lead.is_virtual else "card"
+        known[words.PARENT] = str(lead.physical_function) if device.is_of_claim else None
         known[words.PCI_BUS_ID] = device.id
         known[words.UUID] = None if node is None else words.place_uuid(node, device.id, lead.pci_id)
         known[words.FUNCTIONS] = len(device.functions)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pci.address import PCIAddress
 from pci.functions import is_gpu
 from pci.host import Function, Host
 from pci.sysfs.attribute import Unreadable
@@ -15,6 +16,7 @@ from pci.sysfs.platform import read_platform
 from pci.vendors import NVIDIA
 from plugin.binding.nvml import Identities, read_identities
 from plugin.binding.rebind import refusals
+from plugin.cards.claimable import claimable_cards
 from plugin.cards.config import Config, Fabric
 from plugin.cards.holders import Assignment
 from plugin.cards.inventory import Inventory, take_inventory
@@ -27,7 +29,7 @@ from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import Closely, Snapshot, peers_of
 from plugin.state_files import boot_id
-from plugin.vgpus.made import read_made, types_of
+from plugin.vgpus.made import read_made, still_there, types_of
 from program.errors import Refusal
 
 #: Calls a function with a tree like /sys and more arguments in another process, since the kernel may not answer.
@@ -63,9 +65,11 @@ async def look(
     it, only the devices that were not to be bound before are looked at, and UUIDs if a card has another driver.
     """
     host, before = await ask(read_host, places.sys), latest()
-    host = replace(host, vgpu_types=_vgpu_types(host, places))
+    host = _with_made(host, places)
     if before is not None:
         host = host.as_seen_since(before.host)
+        # A card that is full names no types any more, and claims will want them again.
+        host = replace(host, vgpu_types={**before.host.vgpu_types, **host.vgpu_types})
     same = before if before is not None and before.config == config else None
     inventory = take_inventory(host, config, names, None if same is None else same.inventory)
     known = {} if same is None or uses else same.refusals
@@ -81,20 +85,23 @@ async def look(
         config=config,
         host=host,
         inventory=inventory,
+        claimable=claimable_cards(host, config, names),
         nodes=None if places.dev is None else read_nodes(places.dev),
         refusals={device_id: every[device_id] for device_id in sorted(inventory.to_bind)},
         identities=identities,
     )
 
 
-def _vgpu_types(host: Host, places: Places) -> Mapping[int, str]:
-    """Return the names of vGPU types by number, with those that no function can become since gpu-plugin made all of
-    them."""
+def _with_made(host: Host, places: Places) -> Host:
+    """Return the host with the vGPUs that gpu-plugin made, and with the names of their types: no function may be able
+    to become one any more, and then the kernel names none."""
     try:
         boot = boot_id(places.proc or places.sys.absolute().parent / "proc")
-        return types_of(host, read_made(places.state, boot))
+        made = read_made(places.state, boot)
     except Refusal:
-        return host.vgpu_types  # gpu-plugin vgpus says what is wrong with the file
+        return host  # gpu-plugin vgpus says what is wrong with the file
+    ours = frozenset(PCIAddress.parse(address) for address in still_there(host, made).types)
+    return replace(host, vgpu_types=types_of(host, made), made_vgpus=ours)
 
 
 def _nvidias(inventory: Inventory) -> tuple[Function, ...]:

@@ -10,6 +10,7 @@ from pci.functions import is_gpu, is_integrated_gpu, what
 from pci.host import Details, Fault, Function, Host, PeerToPeer, Platform
 from pci.viability import Hindrance
 from plugin.binding.nvml import UNKNOWN, Identities, Identity
+from plugin.cards.claimable import ClaimableCard
 from plugin.cards.config import Config, Fabric, Serve
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, Inventory
@@ -48,20 +49,23 @@ class Closely:
 class Snapshot:
     """All that is known of the node at one moment. None means that a part was not looked at.
 
-    From the kernel: `host`, its `inventory` by the `config`, and `nodes`, the entries of /dev. `refusals` has each
+    From the kernel: `host`, its `inventory` by the `config`, the `claimable` cards whose vGPUs are made when claimed,
+    and `nodes`, the entries of /dev. `refusals` has each
     device that is bound to vfio for the claim that gets it, with the reason why it cannot be bound now, or None.
     `identities`: what NVML calls NVIDIA's cards.
     `fallen` are the functions that fell off the bus, `errors` what the kernel counted of PCIe errors.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
     False. `claimed` has the ResourceClaim (`namespace/name`) for which a device is prepared, by the device's ID; `kept`
-    why a device that a claim had could not be given back to its driver. `partitions` is known from the Fabric Manager
+    why a device that a claim had could not be given back to its driver; `claimable_names` the name of each vGPU that is
+    made for a claim, by the device's ID. `partitions` is known from the Fabric Manager
     and our own book; `unlinked` has why the NVLinks of a device do not work.
     """
 
     config: Config
     host: Host
     inventory: Inventory
+    claimable: tuple[ClaimableCard, ...] = ()
     nodes: DeviceNodes | None = None
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
     identities: Identities = field(default_factory=Identities)
@@ -71,6 +75,7 @@ class Snapshot:
     sees_pods: bool = False
     claimed: Mapping[str, str] | None = None
     kept: Mapping[str, Hindrance] = field(default_factory=dict)
+    claimable_names: Mapping[str, str] = field(default_factory=dict)
     partitions: FabricStatus | None = None
     unlinked: Mapping[str, Hindrance] = field(default_factory=dict)
     closely: Closely = field(default_factory=Closely)

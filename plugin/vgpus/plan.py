@@ -16,10 +16,11 @@ from pci.functions import is_vfio_driver
 from pci.vendors import NVIDIA
 from pci.vgpus import CutCard
 from plugin.cards.config import Config
-from plugin.cards.vgpu_rules import Quota, VGPURule, plain
+from plugin.cards.vgpu_rules import Quota, VGPURule, When
+from plugin.cards.vgpu_types import plain
 from plugin.vgpus.made import Type
 from plugin.vgpus.survey import Survey, is_whole
-from program.problem import Problem
+from program.problem import Problem, listed
 
 #: The drivers that give a virtual function to a guest, the better one first.
 _VFIO_DRIVERS = ("xe-vfio-pci", "vfio-pci")
@@ -166,6 +167,8 @@ def _planned(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[S
     if rule is not None and is_whole(card):
         wrong = f"is on {card.function.driver}, for guests that get it whole, and the config cuts it into vGPUs"
         yield Problem(str(card.address), wrong, f"gpu-plugin unbind {card.address}, or leave it out of vgpus")
+    elif rule is not None and rule.when is When.CLAIMED:
+        yield from _claimable(survey, card, rule)
     elif rule is not None and rule.functions is not None:
         yield from _functions(survey, card, rule.functions, rule.quota)
     else:
@@ -205,6 +208,27 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: boo
         yield Mix(card.address)
     for name in missing:
         yield Make(card.address, name)
+
+
+def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[Step | Problem]:
+    """Yield the steps after which the DRA driver can make vGPUs of the card's virtual functions."""
+    name = str(card.address)
+    if any(place.mdev_types for place in card.places):
+        wrong = "its vGPUs are mediated devices, which are made at start only, and the config says when: claimed"
+        yield Problem(name, wrong, "leave out when: claimed, or use Linux 6.8 or newer with a driver for it")
+        return
+    if not card.places:
+        if card.function.vendor_id != NVIDIA or card.function.driver != _NVIDIA or not card.possible or card.functions:
+            yield Problem(name, _no_places(card), "install and load the driver that makes vGPUs")
+            return
+        yield TurnOn(card.address)
+    if any(vgpus_of(survey, card)):
+        return  # it lists less than it could become, and its mode stays
+    unknown = sorted({plain(one) for one in rule.types} - {plain(one) for one in survey.types.values()})
+    if card.places and unknown:
+        yield Problem(name, f"can become no vGPU of type {listed(unknown)}", f"name {listed(can_become(card), 12)}")
+    elif rule.mixed_sizes:
+        yield Mix(card.address)
 
 
 def _nothing(survey: Survey, card: CutCard, kept: int) -> Iterator[Step | Problem]:

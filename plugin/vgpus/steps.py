@@ -14,7 +14,8 @@ from pci.sysfs.vgpus import AUTOPROBE, COUNT, MDEV_TYPES, quota_directory
 from pci.vgpus import CutCard, Place
 from plugin.binding.plan import DriverBinding, Write, writes
 from plugin.binding.rebind import Failed, Writer, do_writes
-from plugin.cards.vgpu_rules import Quota, plain
+from plugin.cards.vgpu_rules import Quota
+from plugin.cards.vgpu_types import plain
 from plugin.state_files import StateFile
 from plugin.vgpus.made import Made, Type
 from plugin.vgpus.plan import Clear, Count, Give, Grant, Make, Mix, Probe, Remove, Step, TurnOff, TurnOn, can_become
@@ -33,30 +34,43 @@ Undo = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What steps are done with, and how they see what became of them.
+class Types:
+    """What the types of virtual functions are set with.
 
     `read` returns a card as it is now, `user` who uses a function or a mediated device, by its address or UUID. `write`
-    does one write to sysfs, `sriov_manage` calls NVIDIA's script with `-e` or `-d`: Failed if it
-    fails, Refusal if it cannot be called; `nvidia_smi` calls that, alike.
-    `wait` so many seconds. `uuid` makes a new one. `made` is the file of what is ours, `boot` the ID of this boot.
+    does one write to sysfs. `made` is the file of what is ours, `boot` the ID of this boot.
     """
 
     read: Callable[[PCIAddress], CutCard]
     user: Callable[[str], str | None]
-    quota: Callable[[PCIAddress, int], Mapping[str, int]]
     write: Writer
+    made: StateFile[Made]
+    boot: str
+
+    @property
+    def ours(self) -> Made:
+        """What is ours in this boot."""
+        made = self.made.read()
+        return Made(self.boot) if made is None or made.boot != self.boot else made
+
+    def remember(self, change: Callable[[Made], Made]) -> None:
+        """Change the file of what is ours."""
+        self.made.write(change(self.ours))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World(Types):
+    """What steps are done with, and how they see what became of them.
+
+    `sriov_manage` calls NVIDIA's script with `-e` or `-d`: Failed if it fails, Refusal if it cannot be called;
+    `nvidia_smi` calls that, alike. `wait` so many seconds. `uuid` makes a new one.
+    """
+
+    quota: Callable[[PCIAddress, int], Mapping[str, int]]
     sriov_manage: Callable[[str, PCIAddress], None]
     nvidia_smi: Callable[[Sequence[str]], None]
     wait: Callable[[float], None]
     uuid: Callable[[], UUID]
-    made: StateFile[Made]
-    boot: str
-
-    def remember(self, change: Callable[[Made], Made]) -> None:
-        """Change the file of what is ours."""
-        made = self.made.read()
-        self.made.write(change(Made(self.boot) if made is None or made.boot != self.boot else made))
 
     def awaited(self, card: PCIAddress, is_so: Callable[[CutCard], bool], looks: int = _LOOKS) -> bool:
         """Return whether the card becomes so, at one of so many looks."""
@@ -94,7 +108,7 @@ def do(world: World, step: Step) -> Undo:
         case Make():
             return _make(world, step)
         case Clear():
-            return _clear(world, step)
+            return clear(world, step)
         case Remove():
             return _remove(world, step)
         case Probe():
@@ -160,7 +174,7 @@ def _make(world: World, step: Make) -> Undo:
         if place.takes_type and place.function.vgpu_type is None:
             for number, name in place.creatable.items():
                 if plain(name) == step.name:
-                    return _become(world, step.card, place.function.address, Type(number, name))
+                    return become(world, step.card, place.function.address, Type(number, name))
         for kind in place.mdev_types:
             if plain(kind.name) == step.name and kind.available:
                 return _create(world, step, place, kind.directory)
@@ -172,19 +186,19 @@ def _fix(card: CutCard) -> str:
     return f"it can become {listed(names, 12)}" if names else "it can become nothing more: remove a vGPU first"
 
 
-def _become(world: World, card: PCIAddress, function: PCIAddress, kind: Type) -> Undo:
-    """Make a vGPU of a virtual function that is none."""
+def become(world: Types, card: PCIAddress, function: PCIAddress, kind: Type) -> Undo:
+    """Make a vGPU of a virtual function that is none; Failed as of `do`."""
     world.remember(lambda made: replace(made, types={**made.types, str(function): kind}))
     try:
         _write_type(world, card, function, kind.number)
     except Failed as failed:
         if not failed.hangs:
-            _forget_type(world, function)
+            forget_type(world, function)
         raise
-    return lambda: _clear(world, Clear(card, function, kind))
+    return lambda: clear(world, Clear(card, function, kind))
 
 
-def _write_type(world: World, card: PCIAddress, function: PCIAddress, number: int) -> None:
+def _write_type(world: Types, card: PCIAddress, function: PCIAddress, number: int) -> None:
     do_writes([Write(f"{DEVICES}/{function}/{VGPU_TYPE}", str(number))], world.write)
     found = next((one.vgpu_type or 0 for one in world.read(card).functions if one.address == function), None)
     if found != number:
@@ -192,18 +206,20 @@ def _write_type(world: World, card: PCIAddress, function: PCIAddress, number: in
         raise Failed(function, wrong, "see the driver's log (dmesg, nvidia-vgpu-mgr); MIG's types need a GPU instance")
 
 
-def _clear(world: World, step: Clear) -> Undo:
+def clear(world: Types, step: Clear) -> Undo:
+    """Make a virtual function that is a vGPU none; Failed as of `do`."""
     _refuse_use(world, str(step.function))
     now = next((one.vgpu_type for one in world.read(step.card).functions if one.address == step.function), None)
     if now not in (None, step.type.number):
         raise Failed(step.function, f"has become type {now} meanwhile", "apply again")
     if now is not None:
         _write_type(world, step.card, step.function, 0)
-    _forget_type(world, step.function)
-    return lambda: _become(world, step.card, step.function, step.type)
+    forget_type(world, step.function)
+    return lambda: become(world, step.card, step.function, step.type)
 
 
-def _forget_type(world: World, function: PCIAddress) -> None:
+def forget_type(world: Types, function: PCIAddress) -> None:
+    """Remember no more that the function is ours."""
     world.remember(lambda made: replace(made, types=_without(made.types, str(function))))
 
 
@@ -326,7 +342,7 @@ def _give(world: World, step: Give) -> Undo:
     return undo
 
 
-def _refuse_use(world: World, name: str) -> None:
+def _refuse_use(world: Types, name: str) -> None:
     if (user := world.user(name)) is not None:
         raise Failed(name, f"is in use by {user}", "end that, and apply again")
 

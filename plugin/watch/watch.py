@@ -71,7 +71,7 @@ class Counters:
     `allocations`: containers that asked for a resource, by outcome (`given`, `refused`). `registrations`: how often a
     resource was registered. `streams`: how often the kubelet opened the stream of a resource's devices.
     `watched`: True if the kubelet watches the resource now. `looks`: at the whole node. `binds`: of cards for claims,
-    by verb (`bind`, `unbind`) and outcome (`done`, `failed`).
+    by verb (`bind`, `unbind`; of vGPUs `make`, `remove`) and outcome (`done`, `failed`).
     """
 
     allocations: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -124,6 +124,25 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("vgpus: [{vendor: '10de', types: {'': 1}}]", "vgpus.0: types: found ''; expected the name of a type"),
         ("vgpus: [{vendor: '10de', types: {A: 1, 'NVIDIA A': 1}}]", "vgpus.0: types: 'A' stands twice, with its"),
         ("vgpus: [{vendor: '8086', functions: 2, mixed_sizes: true}]", "vgpus.0: has mixed_sizes beside functions"),
+        (
+            "vgpus: [{vendor: '10de', types: {A-1Q: 1}, when: claimed}]",
+            "vgpus.0.when: found claimed, and serve is device-plugin; say serve: dra",
+        ),
+        ("vgpus: [{vendor: '10de', functions: 1, when: claimed}]", "vgpus.0: has when: claimed beside functions"),
+        ("vgpus: [{vendor: '10de', types: {A: 1}, when: claimed}]", "vgpus.0: types: A does not tell its memory"),
+        ("vgpus: [{vendor: '10de', types: {A-1-5C: 1}, when: claimed}]", "vgpus.0: types: A-1-5C is of a GPU instance"),
+        (
+            "vgpus: [{vendor: '10de', types: {A B-1Q: 1, A-B-1Q: 1}, when: claimed}]",
+            "vgpus.0: types: two are 'a-b-1q' in the names of devices; leave out one",
+        ),
+        (
+            "vgpus: [{vendor: '10de', types: {A-1Q: 257}, when: claimed}]",
+            "vgpus.0: types: found 257 with when: claimed",
+        ),
+        (
+            "vgpus: [{vendor: '10de', types: {A-1Q: 64, A-2Q: 62, A-3Q: 1}, when: claimed}]",
+            "vgpus.0: types: to keep the sizes apart takes 66 counters of Kubernetes for each card; name fewer sizes",
+        ),
         ("vgpus: [{vendor: '8086', functions: 9999}]", "vgpus.0: functions: found 9999; expected how many"),
         ("vgpus: [{vendor: '10de', types: {A: 1}, quota: {vram_quota: 1}}]", "vgpus.0: has quota beside types"),
         (

@@ -131,7 +131,7 @@ class Cluster:
         pool = [each["spec"] for each in slices if each["spec"]["pool"]["generation"] == newest]
         if len(pool) != pool[0]["pool"]["resourceSliceCount"]:
             return {}
-        return {device["name"]: device for spec in pool for device in spec["devices"]}
+        return {device["name"]: device for spec in pool for device in spec.get("devices", ())}
 
     def wait_for(self, *devices: str) -> None:
         """Wait until these devices, and no others, could be allocated."""

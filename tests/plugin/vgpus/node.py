@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 from pci.sysfs.vgpus import read_card, read_quotas
-from plugin.cards.config import Config
+from plugin.cards.config import Config, Serve
 from plugin.cards.vgpu_rules import VGPURule
 from plugin.state_files import boot_id
 from plugin.vgpus.apply import apply
@@ -33,7 +33,7 @@ class Node(Kernel):
         self._uuids = _uuids()
 
     def wants(self, *rules: VGPURule) -> None:
-        self.config = Config(vgpus=rules)
+        self.config = Config(vgpus=rules, serve=Serve.DRA)
 
     @property
     def made(self) -> Made:

@@ -1,10 +1,12 @@
 """What `gpu-plugin vgpus apply` makes of cards, and what it leaves alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from plugin.cards.vgpu_rules import Quota, VGPURule
+from plugin.cards.config import Config
+from plugin.cards.vgpu_rules import Quota, VGPURule, When
 from tests.kernel import bind
 from tests.plugin.vgpus.node import Node
 from tests.vgpu_kernel import L40S, Card, a10, b60, l40s
@@ -37,6 +39,42 @@ def test_a_card_of_nvidias_is_cut_into_vgpus_of_a_type_and_cut_anew_after_a_boot
         assert node.steps() == []
         node.boot()
         assert names(node, CARD) == []
+
+
+CLAIMED = VGPURule(device="10de:26b9", types={"L40S-24Q": 2, "L40S-8Q": 6}, when=When.CLAIMED)
+
+
+def test_a_card_whose_vgpus_are_made_when_claimed_gets_its_virtual_functions_and_nothing_more(node: Node) -> None:
+    node.wants(CLAIMED)
+    assert node.steps() == ["0000:41:00.0: turn on its virtual functions (sriov-manage -e)"]
+    assert node.apply() == ()
+    assert (node.count(CARD), node.types(CARD), node.steps()) == (8, {}, [])
+    node.wants(HALVES)
+    node.apply()
+    node.wants(CLAIMED)  # what is ours is the DRA driver's from here on
+    assert (node.plan().steps, node.plan().problems) == ({}, ())
+    node.config = Config()
+    assert node.apply() == ()
+    assert node.count(CARD) == 0
+
+
+def test_sizes_that_claims_may_mix_are_allowed_before_there_is_a_vgpu(node: Node) -> None:
+    node.wants(replace(CLAIMED, mixed_sizes=True))
+    assert node.apply() == ()
+    assert node.mixed == {CARD.address}
+    node.write_type(CARD.function(1), 1155)
+    assert node.steps() == []
+
+
+def test_what_no_claim_could_have_of_a_card_is_an_error(node: Node) -> None:
+    node.on(CARD)
+    node.wants(VGPURule(device="10de:26b9", types={"L40S-2Q": 2, "L40S-8Q": 6}, when=When.CLAIMED))
+    (problem,) = node.apply()
+    assert problem.wrong == "can become no vGPU of type L40S-2Q"
+    node.on(MDEVS)
+    node.wants(VGPURule(device=MDEVS.id, types={"A10-8Q": 2}, when=When.CLAIMED))
+    (problem,) = node.apply()
+    assert "mediated devices, which are made at start only" in problem.wrong
 
 
 def test_types_of_one_size_go_together_and_the_maker_may_stand_before_the_name(node: Node) -> None:

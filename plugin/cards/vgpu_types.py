@@ -1,0 +1,109 @@
+"""The types of vGPUs by their names, and how vGPUs of one card exclude each other, as counters of Kubernetes
+(sharedCounters and consumesCounters of a ResourceSlice, KEP-4815): what a set of vGPUs consumes fits in the counters if
+and only if the card's driver makes that set.
+
+NVIDIA's driver makes vGPUs of one size only on a card, unless the card was told to mix sizes. One counter of 1 cannot
+say so, since it would be for the first vGPU of a size alone and not for each. So all vGPUs but those of one size have a
+counter each that they consume whole, and that a vGPU of another size consumes one of.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+#: `L40S-24Q`: gigabytes and series.
+_SIZE = re.compile(r"-([1-9]\d{0,3})[A-Z]+$", re.ASCII)
+_LONGEST_SLUG = 36  # in a DNS label it is between `vgpu-0000-41-00-0-` and `-255`
+_DIGEST = 8
+
+#: In a set of counters, and the sets that one device consumes from (resource/v1/types.go of Kubernetes).
+COUNTERS_IN_A_SET, SETS_OF_A_CARD = 32, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What is left of each of a card's counters for claims, and how much of which each vGPU consumes, by its type's
+    name and its number from 0."""
+
+    left: Mapping[str, int]
+    consumed: Mapping[tuple[str, int], Mapping[str, int]]
+
+
+def sharing(
+    types: Mapping[str, int], *, mixed_sizes: bool, memory: int, functions: int, others: Sequence[str] = ()
+) -> Sharing:
+    """Return the counters of a card with so much `memory` (gigabytes) and so many virtual `functions`, which has at
+    most so many vGPUs of each of the `types` at once, by names that size_of knows; types of one size have together as
+    many as the one of them with the most. `others` are the types of vGPUs that are there and that no claim accounts
+    for; empty for an unknown one."""
+    if mixed_sizes:
+        return _mixed(types, memory, functions, others)
+    sizes: dict[int, dict[str, int]] = defaultdict(dict)
+    for name, count in types.items():
+        sizes[_gigabytes(name)][name] = count
+    most = {size: min(max(its.values()), functions) for size, its in sizes.items()}
+    there = [size_of(name) for name in others]
+    left = {f"size-{size}": max(0, count - len(there)) if {*there} <= {size} else 0 for size, count in most.items()}
+    consumed: dict[tuple[str, int], dict[str, int]] = {}
+    for size, its in sizes.items():
+        for name, count in its.items():
+            own = {f"size-{size}": 1, **({_of_type(name): 1} if len(its) > 1 else {})}
+            consumed |= {(name, number): dict(own) for number in range(count)}
+            if len(its) > 1:
+                left[_of_type(name)] = max(0, count - list(others).count(name))
+    largest = max(sizes, key=lambda size: (sum(sizes[size].values()), size))
+    for (name, number), its_own in list(consumed.items()):
+        size = _gigabytes(name)
+        if size == largest:
+            continue
+        counter, whole = f"{slug(name)}-{number}", max(count for other, count in most.items() if other != size)
+        left[counter] = its_own[counter] = whole
+        for (other, _), theirs in consumed.items():
+            if _gigabytes(other) != size:
+                theirs[counter] = 1
+    return Sharing(left, consumed)
+
+
+def _mixed(types: Mapping[str, int], memory: int, functions: int, others: Sequence[str]) -> Sharing:
+    sizes, there = [size_of(name) for name in others], Counter(others)
+    used = memory if None in sizes else sum(filter(None, sizes))
+    left = {"gigabytes": max(0, memory - used), "functions": max(0, functions - len(others))}
+    left |= {_of_type(name): max(0, count - there[name]) for name, count in types.items()}
+    consumed = {
+        (name, number): {"gigabytes": _gigabytes(name), "functions": 1, _of_type(name): 1}
+        for name, count in types.items()
+        for number in range(count)
+    }
+    return Sharing(left, consumed)
+
+
+def plain(name: str) -> str:
+    """Return the name of a type as people write it, without the maker's word: `L40S-24Q`, `T4-1Q`."""
+    for maker in ("NVIDIA ", "GRID "):
+        name = name.removeprefix(maker)
+    return name
+
+
+def size_of(name: str) -> int | None:
+    """Return the gigabytes of memory of a type by its name, `L40S-24Q`; None if the name does not tell them."""
+    return int(size[1]) if (size := _SIZE.search(name)) is not None else None
+
+
+def slug(name: str) -> str:
+    """Return the name of a type as a part of a DNS label: `l40s-24q`."""
+    text = re.sub("[^a-z0-9]+", "-", plain(name).lower()).strip("-")
+    if len(text) <= _LONGEST_SLUG:
+        return text
+    return f"{text[: _LONGEST_SLUG - _DIGEST - 1]}-{sha256(text.encode()).hexdigest()[:_DIGEST]}"
+
+
+def _gigabytes(name: str) -> int:
+    size = size_of(name)
+    assert size is not None, name
+    return size
+
+
+def _of_type(name: str) -> str:
+    return f"type-{slug(name)}"

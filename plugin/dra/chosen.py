@@ -1,0 +1,79 @@
+"""Which devices of the node a claim gets: those that the scheduler chose, and for a vGPU that it chose the virtual
+function of which it is made."""
+
+from collections.abc import Mapping
+
+from plugin.cards.inventory import Device
+from plugin.dra.checkpoint import Prepared, PreparedDevice
+from plugin.dra.claims import DriverClaim, Reference
+from plugin.dra.slices import device_name
+from plugin.node.snapshot import Snapshot
+from program.errors import Refusal
+
+
+def chosen(
+    claim: DriverClaim, snapshot: Snapshot, before: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]
+) -> tuple[PreparedDevice, ...]:
+    """Return the claim's devices, as an earlier attempt wrote them down `before` and with what is bound for them.
+    Refusal if the node has one of them not, if one of the `others` has it, or if a card has too few virtual
+    functions."""
+    bound = {device.id: device.bound for device in before}
+    by_name = {device_name(device): device for device in snapshot.inventory.published}
+    ids = {**{name: device.id for name, device in by_name.items()}, **_to_make(claim, snapshot, before, others)}
+    for result in claim.results:
+        if result.device not in ids:
+            raise Refusal(
+                f"{result.device} of claim {claim.reference}",
+                "is not a device of this node, or not one that is served by DRA",
+                "delete the pod, to have its claim allocated anew",
+            )
+    devices = tuple(
+        PreparedDevice(
+            result.request,
+            result.device,
+            ids[result.device],
+            bound.get(ids[result.device]) or _to_bind(by_name.get(result.device)),
+        )
+        for result in claim.results
+    )
+    _refuse_overlap(claim.reference, devices, others)
+    return devices
+
+
+def _to_bind(device: Device | None) -> tuple[str, ...]:
+    if device is None or not device.to_bind:
+        return ()
+    return tuple(str(function.address) for function in device.functions)
+
+
+def _to_make(
+    claim: DriverClaim, snapshot: Snapshot, before: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]
+) -> Mapping[str, str]:
+    """Return the virtual function of which each of the claim's vGPUs is made, by the vGPU's name: that of an earlier
+    attempt, or one that is no vGPU and nobody's."""
+    cards = {vgpu.name: card for card in snapshot.claimable for vgpu in card.vgpus}
+    ids = {device.name: device.id for device in before if device.is_made and device.name in cards}
+    taken = {device.id for prepared in others.values() for device in prepared.devices} | {*ids.values()}
+    for result in claim.results:
+        if (card := cards.get(result.device)) is None or result.device in ids:
+            continue
+        free = (str(one.address) for one in card.functions if one.vgpu_type is None and str(one.address) not in taken)
+        if (function := next(free, None)) is None:
+            wrong = f"has no virtual function left for {result.device} of claim {claim.reference}"
+            raise Refusal(str(card.function.address), wrong, "wait until one of its vGPUs is given back")
+        ids[result.device] = function
+        taken.add(function)
+    return ids
+
+
+def _refuse_overlap(reference: Reference, devices: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]) -> None:
+    """Refusal if another claim has one of the devices: schedulers have given out devices twice (Kubernetes issues
+    133602 and 141471)."""
+    for other in others.values():
+        for device in devices:
+            if any(device.id == its.id or device.name == its.name for its in other.devices):
+                raise Refusal(
+                    f"{device.name if device.is_made else device.id} of claim {reference}",
+                    f"is prepared for claim {other} already",
+                    "delete this pod, to have its claim allocated anew",
+                )

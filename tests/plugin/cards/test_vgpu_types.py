@@ -1,0 +1,110 @@
+"""vGPUs of one card exclude each other by counters as the driver excludes them: what the counters leave, a card of
+tests.vgpu_kernel can make, and nothing else."""
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from plugin.cards.vgpu_types import Sharing, plain, sharing, size_of, slug
+from tests.vgpu_kernel import L40S, Kernel, l40s
+
+CARD = l40s()
+MOST = {plain(name): most for name, _, most in L40S.values()}
+NUMBERS = {plain(name): number for number, (name, *_) in L40S.items()}
+
+
+class Card:
+    """A card, and the scheduler's side of it: the vGPUs that claims have, by name of type and number, each with its
+    virtual function; `theirs` are those that others made."""
+
+    def __init__(self, root: Path, types: list[str], *, mixed: bool) -> None:
+        self.kernel, self.mixed = Kernel(root, CARD), mixed
+        self.types = {name: min(MOST[name], CARD.possible) for name in types}
+        self.claimed: dict[tuple[str, int], str] = {}
+        self.theirs: dict[str, str] = {}
+        self.kernel.on(CARD)
+        if mixed:
+            self.kernel.nvidia_smi(["vgpu", "-shm", "1", "-i", CARD.address])
+
+    @property
+    def sharing(self) -> Sharing:
+        return sharing(
+            self.types, mixed_sizes=self.mixed, memory=48, functions=CARD.possible, others=[*self.theirs.values()]
+        )
+
+    def first_that_fits(self, name: str) -> int | None:
+        """As Kubernetes allocates: the first device that is free and whose counters are not used up."""
+        now = self.sharing
+        used: Counter[str] = Counter()
+        for vgpu in self.claimed:
+            used.update(now.consumed[vgpu])
+        for number in range(self.types[name]):
+            wants = now.consumed[name, number].items()
+            if (name, number) not in self.claimed and all(used[each] + one <= now.left[each] for each, one in wants):
+                return number
+        return None
+
+    def can_be_made(self, name: str) -> bool:
+        return NUMBERS[name] in self.kernel.creatable(CARD) and self.free_function is not None
+
+    @property
+    def free_function(self) -> str | None:
+        return next((one for one in CARD.functions if one not in self.kernel.types(CARD)), None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(some.data())
+@pytest.mark.parametrize("mixed", [False, True])
+def test_what_the_counters_leave_is_what_the_card_can_make(mixed: bool, data: some.DataObject) -> None:
+    types = data.draw(some.lists(some.sampled_from(sorted(MOST)), min_size=1, unique=True))
+    with TemporaryDirectory() as directory:
+        card = Card(Path(directory), types, mixed=mixed)
+        for _ in range(data.draw(some.integers(1, 14))):
+            for name in types:
+                assert (card.first_that_fits(name) is not None) is card.can_be_made(name), (name, card.claimed)
+            if card.claimed and data.draw(some.integers(0, 2)) == 0:
+                gone = data.draw(some.sampled_from(sorted(card.claimed)))
+                card.kernel.write_type(card.claimed.pop(gone), 0)
+            elif card.theirs and data.draw(some.integers(0, 2)) == 0:
+                theirs = data.draw(some.sampled_from(sorted(card.theirs)))
+                del card.theirs[theirs]
+                card.kernel.write_type(theirs, 0)
+            elif (function := card.free_function) and (can := [one for one in sorted(MOST) if card.can_be_made(one)]):
+                by_others = data.draw(some.integers(0, 3)) == 0
+                fits = can if by_others else [one for one in can if one in card.types]
+                if not fits:
+                    continue
+                name = data.draw(some.sampled_from(fits))
+                if by_others:
+                    card.theirs[function] = name
+                else:
+                    number = card.first_that_fits(name)
+                    assert number is not None
+                    card.claimed[name, number] = function
+                card.kernel.write_type(function, NUMBERS[name])
+                assert card.kernel.types(CARD)[function] == f"NVIDIA {name}"
+
+
+def test_beside_a_vgpu_of_an_unknown_type_nothing_is_left() -> None:
+    for mixed in (False, True):
+        shared = sharing({"L40S-24Q": 2, "L40S-48Q": 1}, mixed_sizes=mixed, memory=48, functions=8, others=["", "x-1Q"])
+        for consumed in shared.consumed.values():
+            assert any(shared.left[name] < value for name, value in consumed.items())
+
+
+def test_the_name_of_a_type_tells_its_size_and_is_a_part_of_a_devices_name() -> None:
+    assert [size_of(name) for name in ("L40S-24Q", "A100-1-5CME", "L40S-0B", "T4-2B4", "i915-GVTg_V5_4")] == [
+        24,
+        5,
+        None,
+        None,
+        None,
+    ]
+    assert slug("NVIDIA RTX Pro 6000 Blackwell DC-24Q") == "rtx-pro-6000-blackwell-dc-24q"
+    long = slug("NVIDIA " + "A very long name of a card " * 4 + "-24Q")
+    assert len(long) == 36
+    assert long != slug("NVIDIA " + "A very long name of a card " * 4 + "-48Q")

@@ -1,0 +1,369 @@
+"""vGPUs that are made when they are claimed, on a card that behaves as NVIDIA's: tests.vgpu_kernel."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pci.address import PCIAddress
+from pci.sysfs.functions import read_host
+from pci.sysfs.vgpus import read_card
+from plugin.binding.plan import Write
+from plugin.binding.rebind import Failed
+from plugin.cards.config import Config, Serve
+from plugin.cards.names import PCIIDs
+from plugin.cards.vgpu_rules import VGPURule, When
+from plugin.cards.vgpu_types import plain
+from plugin.dra.binder import Binder
+from plugin.dra.preparation import Claims, Settings
+from plugin.dra.publisher import Publisher
+from plugin.state_files import boot_id
+from plugin.vgpus import claims as vgpus
+from plugin.vgpus.made import made_file
+from plugin.vgpus.steps import Types
+from plugin.vgpus.survey import look
+from program.errors import Refusal
+from tests.kernel import Killed
+from tests.plugin.dra.cluster import NODE, Cluster, running_cluster, wait_until
+from tests.plugin.dra.inside import Inside, inside, reference
+from tests.vgpu_kernel import L40S, Card, Kernel, l40s
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+CARD = l40s()
+HALF, WHOLE = "vgpu-0000-41-00-0-l40s-24q-{}", "vgpu-0000-41-00-0-l40s-48q-0"
+RULE = VGPURule(device="10de:26b9", types={"L40S-24Q": 2, "L40S-48Q": 1}, when=When.CLAIMED)
+CONFIG = Config(serve=Serve.DRA, vgpus=(RULE,))
+IN_YAML = 'serve: dra\nvgpus: [{device: "10de:26b9", types: {L40S-24Q: 2, L40S-48Q: 1}, when: claimed}]\n'
+
+
+class Made(Binder):
+    """Makes and removes vGPUs in this process, by the writes of a kernel that reacts. `between` is called before and
+    after each write."""
+
+    kernel: Kernel
+    between: Callable[[], None] = staticmethod(lambda: None)
+
+    async def make_vgpu(self, address: str, name: str, config: Config) -> None:
+        function = PCIAddress.parse(address)
+        self._done(lambda: vgpus.make(self._types(config), function, name, self._card(function)))
+
+    async def remove_vgpus(self, addresses: Iterable[str], config: Config) -> None:
+        for function in map(PCIAddress.parse, addresses):
+            self._done(lambda one=function: vgpus.remove(self._types(config), one, self._card(one)))  # type: ignore[misc]
+
+    @staticmethod
+    def _done(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Failed as failed:
+            raise Refusal(*failed.problem) from failed
+
+    def _card(self, function: PCIAddress) -> PCIAddress | None:
+        found = read_host(self.kernel.sys).functions.get(function)
+        return None if found is None else found.physical_function
+
+    def _types(self, config: Config) -> Types:
+        kernel, boot = self.kernel, boot_id(self.kernel.proc)
+        made = made_file(self._roots.state)
+
+        def users() -> dict[str, str]:
+            ours = made.read()
+            assert ours is not None
+            return dict(look(kernel.sys, config, ours, kernel.processes, {}).users)
+
+        def write(one: Write) -> None:
+            self.between()
+            kernel.write(one)
+            self.between()
+
+        return Types(
+            read=lambda card: read_card(kernel.sys, card),
+            user=lambda name: users().get(name),
+            write=write,
+            made=made,
+            boot=boot,
+        )
+
+
+class Node:
+    """A node with a card for claims' vGPUs, and its cluster."""
+
+    def __init__(self, cluster: Cluster, kernel: Kernel, card: Card) -> None:
+        self.cluster, self.kernel, self.card = cluster, kernel, card
+        self.file = cluster.directory / "former/vgpus.json"
+
+    def claims(self, driver: Inside) -> Claims:
+        """A driver that has just begun."""
+        settings = Settings(
+            node=NODE,
+            state=self.cluster.state,
+            cdi=self.cluster.cdi,
+            registry=self.cluster.kubelet.registry,
+            kubeconfig=None,
+            boot=boot_id(self.kernel.proc),
+        )
+        sources = driver.watch.sources
+        self.binder = Made(sources.sys, sources.state, driver.watch.counters.binds)
+        self.binder.kernel = self.kernel
+        partitions = driver.claims()._partitions
+        claims = Claims(driver.watch, driver.api, partitions, settings, binder=self.binder, asked_again=0)
+        claims.recall()
+        return claims
+
+    @property
+    def types(self) -> list[str]:
+        return sorted(plain(name) for name in self.kernel.types(self.card).values())
+
+    def ours(self) -> list[str]:
+        return sorted(json.loads(self.file.read_text())["types"]) if self.file.exists() else []
+
+    def is_as_before(self) -> bool:
+        there = (self.types, self.ours(), self.cluster.checkpoint(), self.cluster.specifications())
+        return not any(there)
+
+
+def _node(directory: Path, card: Card) -> Iterator[Node]:
+    kernel = Kernel(directory, card)
+    kernel.on(card)
+    nodes = directory / "dev/vfio"
+    nodes.mkdir(parents=True)
+    (nodes / "vfio").touch()
+    for function in read_host(kernel.sys).functions.values():
+        (nodes / str(function.iommu_group)).touch()
+    with running_cluster(directory, kernel.sys) as cluster:
+        yield Node(cluster, kernel, card)
+
+
+@pytest.fixture
+def node(short_dir: Path) -> Iterator[Node]:
+    yield from _node(short_dir, CARD)
+
+
+@pytest.fixture
+def still(short_dir: Path) -> Iterator[Node]:
+    """Whose files only take what is written: types of one digit, so that no digit of the one before stays."""
+    types = {3: L40S[1155], 4: L40S[1156]}
+    yield from _node(short_dir, Card(bus=0x41, types=types))
+
+
+async def published(driver: Inside) -> None:
+    await Publisher(driver.watch, driver.api, NODE, lambda: True, lambda: True).publish()
+
+
+def test_a_card_is_published_as_what_it_can_become(node: Node, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        await published(driver)
+        devices = node.cluster.published()
+        assert list(devices) == [HALF.format(0), HALF.format(1), WHOLE]
+        its = devices[HALF.format(1)]
+        assert {name: next(iter(each.values())) for name, each in its["attributes"].items()} == {
+            "device": "10de:26b9",
+            "driver": "nvidia",
+            "functions": 1,
+            "model": "NVIDIA L40S-24Q",
+            "parent": "0000:41:00.0",
+            "productName": "NVIDIA L40S-24Q",
+            "resource": "nvidia.com/NVIDIA_L40S-24Q",
+            "type": "vgpu",
+            "vendor": "10de",
+            "resource.kubernetes.io/pcieRoot": "pci0000:40",
+        }
+        assert its["capacity"] == {"memory": {"value": "24Gi"}}
+        slices = node.cluster.api.slices(NODE)
+        assert [("devices" in each["spec"], each["spec"]["pool"]["resourceSliceCount"]) for each in slices] == [
+            (True, 2),
+            (False, 2),
+        ]
+        (counters,) = slices[1]["spec"]["sharedCounters"]
+        values = {name: int(each["value"]) for name, each in counters["counters"].items()}
+        assert values == {"l40s-48q-0": 2, "size-24": 2, "size-48": 1}
+        node.kernel.write_type(CARD.function(8), 1155)  # by somebody else
+        await driver.watch.look_again()
+        await published(driver)
+        (counters,) = node.cluster.api.slices(NODE)[1]["spec"]["sharedCounters"]
+        values = {name: int(each["value"]) for name, each in counters["counters"].items()}
+        assert values == {"l40s-48q-0": 2, "size-24": 1, "size-48": 0}
+        assert "pci-0000-41-01-3" in node.cluster.published()  # for whoever wants it, as ever
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+
+
+@pytest.mark.parametrize("way", ["takes_counters", "refuses_counters"])
+def test_where_the_api_server_takes_no_counters_nothing_is_published_and_the_log_says_it(
+    node: Node, pci_ids: PCIIDs, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    setattr(node.cluster.api, way, way == "refuses_counters")
+
+    async def life(driver: Inside) -> None:
+        node.kernel.write_type(CARD.function(8), 1155)
+        await driver.watch.look_again()
+        publisher = Publisher(driver.watch, driver.api, NODE, lambda: True, lambda: True)
+        await publisher.publish()
+        assert list(node.cluster.published()) == ["pci-0000-41-01-3"]
+        writes = node.cluster.api.writes
+        await publisher.publish()
+        assert node.cluster.api.writes == writes
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+    (line,) = [each.getMessage() for each in caplog.records if "counters" in each.getMessage()]
+    assert "turn on DRAPartitionableDevices" in line
+
+
+def test_a_claims_vgpu_is_made_told_and_taken_away(node: Node, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        await published(driver)
+        claims = node.claims(driver)
+        claim = node.cluster.claim(HALF.format(0), HALF.format(1))
+        prepared = await claims.prepare(reference(claim))
+        assert [(each.name, each.id) for each in prepared] == [
+            (HALF.format(number), CARD.function(number + 1)) for number in range(2)
+        ]
+        assert (node.types, node.ours()) == (["L40S-24Q"] * 2, [CARD.function(1), CARD.function(2)])
+        (specification,) = node.cluster.specifications().values()
+        edits = specification["devices"][1]["containerEdits"]
+        assert [each["path"] for each in edits["deviceNodes"]] == ["/dev/vfio/vfio", f"/dev/vfio/{0x41 * 64 + 2}"]
+        (told,) = json.loads(Path(edits["mounts"][0]["hostPath"]).read_text())["requests"][0]["devices"]
+        assert told["name"] == HALF.format(1)
+        assert told["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": CARD.function(2)}
+        assert told["attributes"]["parent"] == {"string": CARD.address}
+        writes = len(node.kernel.log)
+        assert await claims.prepare(reference(claim)) == prepared
+        await published(driver)
+        assert list(node.cluster.published()) == [HALF.format(0), HALF.format(1), WHOLE]  # and no virtual function
+        users = {each.id: driver.watch.snapshot.user(each) for each in driver.watch.snapshot.inventory.offered}
+        assert users == dict.fromkeys((CARD.function(1), CARD.function(2)), "ResourceClaim vms/claim-0")
+        with pytest.raises(Refusal, match="can become no further vGPU of type L40S-48Q"):
+            await claims.prepare(reference(node.cluster.claim(WHOLE)))
+        assert len(node.kernel.log) == writes
+        for _ in range(2):
+            await claims.unprepare(reference(claim))
+            assert node.is_as_before()
+        assert driver.watch.snapshot.inventory.offered == ()
+        await claims.prepare(reference(node.cluster.claim(WHOLE)))
+        assert node.types == ["L40S-48Q"]
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+    assert (node.kernel.wrongs, node.kernel.refused) == ([], [])
+
+
+def test_what_a_guest_has_open_is_not_taken_away_and_others_vgpus_never_are(node: Node, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        node.kernel.write_type(CARD.function(1), 1155)
+        await driver.watch.look_again()
+        claims, claim = node.claims(driver), reference(node.cluster.claim(HALF.format(0)))
+        (device,) = await claims.prepare(claim)
+        assert device.id == CARD.function(2)
+        node.kernel.guests[device.id] = "qemu-system-x86 (pid 4711)"
+        with pytest.raises(Refusal, match=r"is in use by qemu-system-x86 \(pid 4711\)"):
+            await claims.unprepare(claim)
+        trouble = driver.watch.snapshot.reason(driver.watch.snapshot.inventory.by_id[device.id])
+        assert trouble is not None
+        assert "was not taken away" in trouble.wrong
+        node.kernel.guests.clear()
+        await claims.unprepare(claim)
+        # Somebody makes theirs of a function that was ours.
+        claim = reference(node.cluster.claim(HALF.format(0)))
+        await claims.prepare(claim)
+        node.kernel.write_type(CARD.function(2), 0)
+        node.kernel.write_type(CARD.function(1), 0)
+        node.kernel.write_type(CARD.function(2), 1145)
+        await claims.unprepare(claim)
+        assert (node.types, node.ours()) == (["L40S-1B"], [])
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+    assert node.kernel.wrongs == []
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+@pytest.mark.parametrize("then", ["retry", "unprepare", "nothing", "boot"])
+def test_after_a_kill_at_each_write_the_next_driver_goes_on_or_takes_back(
+    node: Node, pci_ids: PCIIDs, at: int, then: str
+) -> None:
+    """1 and 2 are before and after the type is set, 3 and 4 before and after it is taken away."""
+    reached = 0
+
+    def between() -> None:
+        nonlocal reached
+        reached += 1
+        if reached == at:
+            raise Killed
+
+    async def life(driver: Inside) -> None:
+        claims, claim = node.claims(driver), reference(node.cluster.claim(HALF.format(0)))
+        node.binder.between = between
+        if at > 2:
+            await claims._prepare_allocated(claim)
+        with pytest.raises(Killed):
+            await (claims._take_back_alone(claim.uid) if at > 2 else claims._prepare_allocated(claim))
+        assert reached == at
+        if then == "boot":
+            node.kernel.boot()
+            node.kernel.on(CARD)
+        await driver.watch.look_again()
+        claims = node.claims(driver)
+        if then == "retry":
+            (device,) = await claims.prepare(claim)
+            assert (node.types, node.ours()) == (["L40S-24Q"], [device.id])
+        elif then == "nothing" and at > 2:
+            return  # its pod may have it: the kubelet asks again
+        if then in ("retry", "unprepare"):
+            await claims.unprepare(claim)
+        node.cluster.deallocate(node.cluster.claims["claim-0"])
+        await claims.reconcile()
+        assert node.is_as_before() if then != "boot" else (node.types, node.cluster.specifications()) == ([], {})
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+    assert (node.kernel.wrongs, node.kernel.refused) == ([], [])
+
+
+def test_what_no_claim_has_any_more_goes(node: Node, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        await node.claims(driver).prepare(reference(node.cluster.claim(HALF.format(0))))
+        node.kernel.write_type(CARD.function(5), 1155)
+        (node.cluster.state / "checkpoint.json").unlink()
+        claims = node.claims(driver)
+        await claims.reconcile()
+        assert (node.types, node.ours()) == (["L40S-24Q"], [])
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+    assert node.kernel.types(CARD) == {CARD.function(5): "NVIDIA L40S-24Q"}
+
+
+def test_of_two_claims_at_once_for_the_last_place_one_has_it(node: Node, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        claims = node.claims(driver)
+        both = [reference(node.cluster.claim(WHOLE)), reference(node.cluster.claim(WHOLE))]
+        answers = await asyncio.gather(*map(claims.prepare, both), return_exceptions=True)
+        (refused,) = [each for each in answers if isinstance(each, Refusal)]
+        assert "is prepared for claim" in str(refused)
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+    assert node.types == ["L40S-48Q"]
+
+
+# As processes.
+
+
+def test_the_driver_itself_makes_and_removes_them_and_a_killed_one_is_followed(still: Node) -> None:
+    def answer(claim: dict[str, Any]) -> str:
+        (prepared,) = still.cluster.kubelet.prepare(claim).values()
+        return prepared.error
+
+    state = ("--state", still.cluster.directory / "former")
+    with still.cluster.driver(IN_YAML, *state) as plugin:
+        still.cluster.wait_for(HALF.format(0), HALF.format(1), WHOLE)
+        claim = still.cluster.claim(HALF.format(1))
+        assert answer(claim) == ""
+        assert (still.types, still.ours()) == (["L40S-24Q"], [still.card.function(1)])
+        plugin.kill()
+    with still.cluster.driver(IN_YAML, *state):
+        still.cluster.wait_for(HALF.format(0), HALF.format(1), WHOLE)
+        wait_until(lambda: HALF.format(1) in still.cluster.kubelet.health())
+        assert answer(claim) == ""
+        assert still.types == ["L40S-24Q"]
+        assert set(still.cluster.kubelet.unprepare(claim).values()) == {""}
+        assert still.is_as_before()
