@@ -1,5 +1,6 @@
 """The mission, on real VFIO and with a real kubelet: from a node with cards to a Linux that has them, and back. The VM
-comes as a user brings it: `gpu-launcher pod vm.yaml | kubectl apply -f -`, and nobody helps the pod.
+comes as a user brings it: `gpu-launcher pod vm.yaml | kubectl apply -f -`, and nobody helps the pod. Beside its cards
+it has a vGPU, which the plugin's init container has made.
 
 The tests stand in the order of the node's life and share its VMs, since a guest in the guest takes a minute to boot;
 the node is booted a second time at the end.
@@ -8,19 +9,27 @@ the node is booted a second time at the end.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.pod.memory import page_tables
 from tests.lab import build, pods
 from tests.lab.lab import Console, Lab
-from tests.lab.machine import ALONE, CARD, FAR, MODERN, NEWCOMER, SCREEN, SHARED
+from tests.lab.machine import ALONE, CARD, FAR, MODERN, NEWCOMER, NVME, SCREEN, SHARED
 from tests.lab.page_tables import page_tables_of
-from tests.lab.recorded import check_recorded
 
-MACHINE = MODERN
+MACHINE = replace(MODERN, vgpus=True)
 
+#: The card that is cut into vGPUs, and the functions that become one.
+CUT, VGPUS = f"{NVME}.0", (f"{NVME}.1", f"{NVME}.2")
+VGPU, TYPE, NUMBER = "10de:26b9", "L40S-24Q", "1155"
+VGPU_RESOURCE = "example.com/vgpu"
+CONFIG: dict[str, Any] = {
+    "vgpus": [{"device": VGPU, "types": {TYPE: len(VGPUS)}}],
+    "offer": [*pods.CARDS["offer"], {"vgpu_type": f"NVIDIA {TYPE}", "resource": VGPU_RESOURCE}],
+}
+ONE_VGPU = {"domain": {"devices": {"gpus": [{"name": "vgpu", "deviceName": VGPU_RESOURCE}]}}}
 #: The two cards that are free to go, and where the guest has them.
 HOSTDEVS = [
     (f"{ALONE}.0", "0000:01:00.0"),
@@ -34,6 +43,7 @@ GUEST = {
     "0000:01:00.1": CARD[1],
     "0000:02:00.0": CARD[0],
     "0000:02:00.1": CARD[1],
+    "0000:03:00.0": VGPU,
 }
 
 HELLO = "GUEST cloud-init says hello"
@@ -51,15 +61,25 @@ VOLUMES = {
             "autoattachPodInterface": True,
             "interfaces": [{"name": "default", "passt": {}, "ports": [{"port": 8080}]}],
             "disks": [{"name": name, "disk": {"bus": "virtio"}} for name in ("system", "data", "seed")],
+            "gpus": [
+                {"name": name, "deviceName": resource}
+                for name, resource in (("gpu1", pods.RESOURCE), ("gpu2", pods.RESOURCE), ("vgpu", VGPU_RESOURCE))
+            ],
         }
     },
 }
 
 
 @pytest.fixture(scope="module")
+def plugin(lab: Lab) -> str:
+    """Its pod, once it runs."""
+    return lab.start_plugin(CONFIG)
+
+
+@pytest.fixture(scope="module")
 def vm(lab: Lab, plugin: str) -> Iterator[Console]:
-    """A VM with two cards, a disk from an image, one in a claim, cloud-init, and the pod's network, whose launcher is
-    process 1 of its pod."""
+    """A VM with two cards, a vGPU, a disk from an image, one in a claim, cloud-init, and the pod's network, whose
+    launcher is process 1 of its pod."""
     lab.wait_for_cards(2)
     lab.node.sh(
         f"mkdir -p /var/lib/claim && echo {CLAIM_SAYS} > /var/lib/claim/disk.img"
@@ -73,6 +93,15 @@ def vm(lab: Lab, plugin: str) -> Iterator[Console]:
 def test_the_plugins_pod_registers_and_the_node_shows_its_cards(lab: Lab, plugin: str) -> None:
     lab.wait_for_cards(2)
     assert lab.cluster.get("node", lab.node.name)["status"]["capacity"][pods.RESOURCE] == "2"
+
+
+def test_the_init_container_makes_the_vgpus_of_the_config_and_the_plugin_offers_them(lab: Lab, plugin: str) -> None:
+    lab.wait_for_cards(len(VGPUS), VGPU_RESOURCE)
+    assert lab.cluster.kubectl("logs", plugin, "-c", "vgpus").splitlines() == [
+        f"{CUT}: turn on its virtual functions (sriov-manage -e)",
+        *[f"{CUT}: make a vGPU of type {TYPE}"] * len(VGPUS),
+    ]
+    assert _types(lab) == [NUMBER] * len(VGPUS)
 
 
 def test_the_nodes_page_and_its_metrics_come_through_the_api_servers_proxy(lab: Lab, plugin: str) -> None:
@@ -92,6 +121,8 @@ def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab,
         f"{ALONE}.0": True,
         **{f"{shared}.0": False for shared in SHARED},
         f"{FAR}.0": True,
+        CUT: False,
+        **dict.fromkeys(VGPUS, True),
     }
     for slot in (ALONE, *SHARED, FAR):
         functions = devices[f"{slot}.0"]["functions"]
@@ -111,22 +142,19 @@ def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab,
     assert len({*found}) == 3
 
 
-def test_the_recorded_machine_is_this_one(lab: Lab, plugin: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    check_recorded(lab, plugin, tmp_path, pytestconfig)
-
-
 def test_the_variable_names_one_address_a_card(lab: Lab, vm: Console) -> None:
     value = lab.cluster.kubectl("exec", "first", "--", "printenv", pods.VARIABLE).strip()
     assert value == f"{ALONE}.0,{FAR}.0"
 
 
 def test_the_kubelets_view_of_who_has_what_agrees_with_ours(lab: Lab, vm: Console, plugin: str) -> None:
-    assert _in_use(lab, plugin) == {f"{ALONE}.0": "default/first", f"{FAR}.0": "default/first"}
+    assert _in_use(lab, plugin) == dict.fromkeys((f"{ALONE}.0", f"{FAR}.0", _vgpu(lab, "first")), "default/first")
 
 
-def test_two_cards_are_two_slots_of_the_guest_companions_included(lab: Lab, vm: Console) -> None:
+def test_two_cards_and_a_vgpu_are_three_slots_of_the_guest_companions_included(lab: Lab, vm: Console) -> None:
     assert _cards(vm) == GUEST
-    assert _hostdevs(lab.cluster.kubectl("logs", "first")) == HOSTDEVS
+    hostdevs = _hostdevs(lab.cluster.kubectl("logs", "first"))
+    assert hostdevs == [*HOSTDEVS, (_vgpu(lab, "first"), "0000:03:00.0")]
 
 
 def test_the_guest_has_its_disks_and_an_address(lab: Lab, vm: Console) -> None:
@@ -165,6 +193,14 @@ def test_a_vm_that_asks_for_more_than_is_left_stays_pending(lab: Lab, vm: Consol
         assert lab.phase("third") == "Pending"
 
 
+def test_a_vm_that_asks_for_a_vgpu_waits_until_another_one_has_ended(lab: Lab, vm: Console) -> None:
+    with lab.holder("other", 0, more=ONE_VGPU), lab.pod("waits", 0, sleeps=True, grace=1, more=ONE_VGPU):
+        assert {_vgpu(lab, "first"), _vgpu(lab, "other")} == {*VGPUS}
+        assert f"Insufficient {VGPU_RESOURCE}" in lab.unschedulable("waits")
+        lab.cluster.delete("pod", "other")
+        lab.until("the one that waited runs", lambda: lab.phase("waits") == "Running", 150)
+
+
 def test_nothing_is_left_unreaped_in_the_pod(lab: Lab, vm: Console) -> None:
     states = lab.cluster.kubectl("exec", "first", "--", "sh", "-c", "grep -h ^State: /proc/[0-9]*/status")
     assert "(sleeping)" in states
@@ -191,7 +227,8 @@ def test_a_vm_lives_on_while_the_plugin_is_rolled_over_and_the_cards_stay(lab: L
     assert replaced != plugin
     lab.wait_for_cards(2)
     assert _restarts(lab, "first") == 0
-    assert _in_use(lab, replaced) == {f"{ALONE}.0": "default/first", f"{FAR}.0": "default/first"}
+    assert _in_use(lab, replaced) == dict.fromkeys((f"{ALONE}.0", f"{FAR}.0", _vgpu(lab, "first")), "default/first")
+    assert lab.cluster.kubectl("logs", replaced, "-c", "vgpus") == "nothing to do\n"
 
 
 def test_a_deleted_pod_shuts_its_guest_down_within_its_grace_and_what_it_wrote_is_in_the_claim(
@@ -265,17 +302,29 @@ def test_after_a_boot_with_one_more_device_in_front_nobody_gets_that_in_place_of
     that with the old answer, which another pod is given here: the launcher refuses it by its name.
     """
     with lab.holder("bound", 2, run_strategy="Always"):
-        lab.node.reboot(replace(MODERN, moved=True))
+        lab.node.reboot(replace(MACHINE, moved=True))
         assert lab.node.sh(f"cat /sys/bus/pci/devices/{ALONE}.0/vendor").strip() == f"0x{NEWCOMER[:4]}"
         lab.wait_for_end("bound")
         assert lab.cluster.get("pod", "bound")["status"]["reason"] == "UnexpectedAdmissionError"
     lab.wait_for_cards(2)
+    lab.wait_for_cards(len(VGPUS), VGPU_RESOURCE)
+    assert _types(lab) == [NUMBER] * len(VGPUS)
     with lab.pod("stale", 2, env={pods.VARIABLE: f"{ALONE}.0,{FAR}.0"}):
         lab.wait_for_end("stale")
         log = lab.cluster.kubectl("logs", "stale")
         assert re.search(rf"Z ERROR gpu 'gpu1': {ALONE}.0 .*virtio-pci", log, re.MULTILINE), log
         (container,) = lab.cluster.get("pod", "stale")["status"]["containerStatuses"]
         assert container["state"]["terminated"]["exitCode"] == 1
+
+
+def _types(lab: Lab) -> list[str]:
+    """What each virtual function is, by its driver."""
+    return lab.node.sh("cat /sys/bus/pci/devices/*/nvidia/current_vgpu_type").split()
+
+
+def _vgpu(lab: Lab, pod: str) -> str:
+    """The address of the vGPU that it has been given."""
+    return lab.cluster.kubectl("exec", pod, "--", "printenv", "PCI_RESOURCE_EXAMPLE_COM_VGPU").strip()
 
 
 def _is_ready(lab: Lab, pod: str) -> bool:
@@ -303,5 +352,5 @@ def _cards(console: Console) -> dict[str, str]:
     return {
         address: identity
         for address, identity in console.functions().items()
-        if identity in CARD and not address.startswith("0000:00:")
+        if identity in (*CARD, VGPU) and not address.startswith("0000:00:")
     }

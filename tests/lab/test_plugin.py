@@ -12,6 +12,7 @@ from tests.fabric.standin import SOCKET, Manager, compiled
 from tests.lab import pods
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, FAR, MODERN, NVME, SCREEN, SHARED
+from tests.lab.recorded import check_recorded
 
 MACHINE = MODERN
 
@@ -57,6 +58,10 @@ def test_the_init_container_bound_every_card_and_nothing_else(lab: Lab, plugin: 
     lab.wait_for_cards(2)
     said = lab.cluster.kubectl("logs", plugin, "-c", "bind")
     assert f"{ALONE}.1: no driver -> vfio-pci" in said
+
+
+def test_the_recorded_machine_is_this_one(lab: Lab, plugin: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    check_recorded(lab, plugin, tmp_path, pytestconfig)
 
 
 def test_binding_again_changes_nothing(lab: Lab, plugin: str) -> None:

@@ -6,13 +6,9 @@ The tests stand in the order of the node's life: its card has no virtual functio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from pci.sysfs.functions import DEVICES, VGPU_TYPE, VGPU_TYPES
 from plugin.binding.plan import Write
-from tests.lab import pods
 from tests.lab.lab import Lab
 from tests.lab.machine import MODERN, NVME
 from tests.vgpu_kernel import L40S, Card, Kernel
@@ -21,11 +17,6 @@ MACHINE = replace(MODERN, vgpus=True)
 
 CARD = f"{NVME}.0"
 FUNCTIONS = (f"{NVME}.1", f"{NVME}.2")
-TYPE = "L40S-24Q"
-CONFIG: dict[str, Any] = {
-    "vgpus": [{"device": "10de:26b9", "types": {TYPE: len(FUNCTIONS)}}],
-    "offer": [{"vgpu_type": f"NVIDIA {TYPE}", "resource": pods.RESOURCE}],
-}
 SRIOV_MANAGE = "/usr/lib/nvidia/sriov-manage"
 #: A type that needs a GPU instance, which the card does not have.
 WITHOUT_INSTANCE = 1200
@@ -46,11 +37,6 @@ $| = 1;
 print "opened\\n";
 sleep;
 """
-
-
-@pytest.fixture(scope="module")
-def plugin(lab: Lab) -> str:
-    return lab.start_plugin(CONFIG)
 
 
 def test_a_virtual_function_answers_as_the_files_do_that_stand_for_it(lab: Lab, tmp_path: Path) -> None:
@@ -92,40 +78,6 @@ def test_the_driver_takes_no_number_of_functions_and_all_is_lost_with_them(lab: 
         *(CARD, *FUNCTIONS, CARD),
         *("0", "0", "0x10de"),
     ]
-
-
-def test_the_init_container_makes_the_vgpus_of_the_config_and_the_plugin_offers_them(lab: Lab, plugin: str) -> None:
-    lab.wait_for_cards(len(FUNCTIONS))
-    assert lab.cluster.kubectl("logs", plugin, "-c", "vgpus").splitlines() == [
-        f"{CARD}: turn on its virtual functions (sriov-manage -e)",
-        *[f"{CARD}: make a vGPU of type {TYPE}"] * len(FUNCTIONS),
-    ]
-    assert _types(lab) == ["1155"] * len(FUNCTIONS)
-
-
-def test_two_guests_have_a_vgpu_each_and_a_third_waits_until_one_of_them_ends(lab: Lab, plugin: str) -> None:
-    with lab.pod("one", 1, grace=1), lab.pod("other", 1, grace=1):
-        given = {lab.wait_for_log(name, "-> guest").partition(": host ")[2].split()[0] for name in ("one", "other")}
-        assert given == {*FUNCTIONS}
-        with lab.pod("third", 1, grace=1, sleeps=True):
-            assert f"Insufficient {pods.RESOURCE}" in lab.unschedulable("third")
-            for console in [lab.console("one"), lab.console("other")]:
-                assert console.functions()["0000:01:00.0"] == "10de:26b9"
-            lab.cluster.delete("pod", "one")
-            lab.until("the third one runs", lambda: lab.phase("third") == "Running", 150)
-
-
-def test_after_a_boot_all_of_it_is_made_anew(lab: Lab, plugin: str) -> None:
-    lab.node.reboot(MACHINE)
-    lab.until("both are vGPUs", lambda: _types(lab) == ["1155"] * len(FUNCTIONS), 150)
-    with lab.holder("again", len(FUNCTIONS)):
-        said = lab.cluster.kubectl("exec", "again", "--", "printenv", pods.VARIABLE)
-    assert said.strip() == ",".join(FUNCTIONS)
-
-
-def _types(lab: Lab) -> list[str]:
-    """What each virtual function is now."""
-    return lab.node.sh(f"cat /sys/{DEVICES}/{NVME}.*/{VGPU_TYPE} || true").split()
 
 
 def _of_files(root: Path) -> Iterator[tuple[str, ...]]:
