@@ -9,6 +9,7 @@ the node is booted a second time at the end.
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.lab import build, pods
 from tests.lab.lab import Console, Lab
 from tests.lab.machine import ALONE, CARD, FAR, MODERN, NEWCOMER, NVME, SCREEN, SHARED
 from tests.lab.page_tables import page_tables_of
+from tests.lab.vgpu_driver import check_answers, check_functions, check_openings
 
 MACHINE = replace(MODERN, vgpus=True)
 
@@ -88,6 +90,12 @@ def vm(lab: Lab, plugin: str) -> Iterator[Console]:
     lab.cluster.apply(*pods.claim("data", "/var/lib/claim"))
     with lab.vm("first", 2, more=VOLUMES):
         yield lab.console("first")
+
+
+def test_the_driver_makes_vgpus_as_the_files_do_by_which_the_plugin_is_tested(lab: Lab, tmp_path: Path) -> None:
+    check_answers(lab, tmp_path)
+    check_openings(lab)
+    check_functions(lab)
 
 
 def test_the_plugins_pod_registers_and_the_node_shows_its_cards(lab: Lab, plugin: str) -> None:

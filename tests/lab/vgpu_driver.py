@@ -1,19 +1,14 @@
-"""vGPUs of a driver that makes them as NVIDIA's does: tests/lab/kernel/nvidia.c, on the machine's SR-IOV device.
-
-The tests stand in the order of the node's life: its card has no virtual functions at first.
-"""
+"""A driver that makes vGPUs as NVIDIA's does, kernel/nvidia.c, on a machine with `vgpus`: held against the files that
+stand for it where the plugin is tested, tests/vgpu_kernel.py."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from pci.sysfs.functions import DEVICES, VGPU_TYPE, VGPU_TYPES
 from plugin.binding.plan import Write
 from tests.lab.lab import Lab
-from tests.lab.machine import MODERN, NVME
+from tests.lab.machine import NVME
 from tests.vgpu_kernel import L40S, Card, Kernel
-
-MACHINE = replace(MODERN, vgpus=True)
 
 CARD = f"{NVME}.0"
 FUNCTIONS = (f"{NVME}.1", f"{NVME}.2")
@@ -39,18 +34,19 @@ sleep;
 """
 
 
-def test_a_virtual_function_answers_as_the_files_do_that_stand_for_it(lab: Lab, tmp_path: Path) -> None:
-    """tests/vgpu_kernel.py: what a write says, and what both functions are then and can become."""
+def check_answers(lab: Lab, scratch: Path) -> None:
+    """That it says the same to each write, and what both functions are then and can become; they stay turned on."""
     lab.node.sh(f"{SRIOV_MANAGE} -e {CARD}")
     answers = [f"echo {number} | cat 2>&1 > {FUNCTIONS[function]}/{VGPU_TYPE}" for function, number in WRITES]
     shown = "; echo --; ".join(f"cat {function}/{file}" for function in FUNCTIONS for file in (VGPU_TYPE, VGPU_TYPES))
     said = lab.node.sh(f"cd /sys/{DEVICES}; " + "; echo ==; ".join(f"{answer}; echo --; {shown}" for answer in answers))
     seen = [tuple(step.split("--\n")) for step in said.split("==\n")]
-    assert [(answer.rpartition(": ")[2].strip(), *files) for answer, *files in seen] == list(_of_files(tmp_path))
+    assert [(answer.rpartition(": ")[2].strip(), *files) for answer, *files in seen] == list(_of_files(scratch))
 
 
-def test_only_a_vgpu_can_be_opened_and_it_remains_one_while_it_is(lab: Lab) -> None:
-    """And only a vGPU has a place on the card."""
+def check_openings(lab: Lab) -> None:
+    """That only a vGPU has a place on the card and can be opened, and that it remains one while it is; both functions
+    are of a type now."""
     one, other = (f"{function}/{VGPU_TYPE}" for function in FUNCTIONS)
     said = lab.node.sh(
         f"cat > /run/open.pl << 'END'\n{_OPEN}END\n"
@@ -67,7 +63,8 @@ def test_only_a_vgpu_can_be_opened_and_it_remains_one_while_it_is(lab: Lab) -> N
     ]
 
 
-def test_the_driver_takes_no_number_of_functions_and_all_is_lost_with_them(lab: Lab) -> None:
+def check_functions(lab: Lab) -> None:
+    """That it takes no number of functions, and that all is lost with them; they are turned off."""
     said = lab.node.sh(
         f"cd /sys/{DEVICES}; echo 0 | cat > {CARD}/sriov_numvfs; ls -d {NVME}.*\n"
         f"{SRIOV_MANAGE} -d {CARD}; ls -d {NVME}.*\n"
