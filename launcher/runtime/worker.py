@@ -75,11 +75,11 @@ def _ended(
     missing = None
     try:
         from launcher.runtime.ahead import look_ahead
-    except ModuleNotFoundError as error:
-        missing = error.name
-    else:
+
         ahead = look_ahead(uri)
         from launcher.runtime.run import run
+    except ModuleNotFoundError as error:
+        missing = error.name
     from launcher.runtime.plan import keep
 
     gc.freeze()  # what was imported stays
