@@ -199,7 +199,7 @@ def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
     lab.plugin()
     lab.until("ALONE is well", lambda: _is_well(lab, ALONE), 150)
     lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
-    with lab.vm("after", 1, dra=True, annotations=wish, grace=1):
+    with lab.holder("after", 1, dra=True, annotations=wish):
         assert _allocated(lab, "after") == [_name(ALONE)]
 
 
