@@ -37,7 +37,8 @@ class CutCard:
     """A physical function, and what it is cut into.
 
     `possible` is how many virtual functions it can have, 0 without SR-IOV. `autoprobe`: the kernel's drivers take new
-    ones; None where that cannot be set. `quotas` are xe's by virtual function, from 1, and by file. `places` and
+    ones; None where that cannot be set. `quotas` are xe's by virtual function, from 1, and by
+    file, also of functions that are not there yet if none is. `places` and
     `functions` (the virtual ones) are ascending by address, `mdevs` by UUID.
     """
 

@@ -74,8 +74,8 @@ def b60(bus: int = 0x03, driver: str = "xe") -> Card:
 class Kernel:
     """The cards below `sys`, uncut. `instead` says what is raised in place of the write with a number, from 1; `script`
     what the next calls of sriov-manage do: `works`, `fails`, `does nothing`, `unbinds`. `guests` have opened what they
-    name. `wrongs` are the writes that took what a guest had or what is `foreign`, `refused` those that asked for what
-    cannot be made."""
+    name, `pods` and `claims` were given it. `wrongs` are the writes that took what one of them had or what is
+    `foreign`, `refused` those that asked for what cannot be made."""
 
     def __init__(self, root: Path, *cards: Card, drivers: tuple[str, ...] = ("vfio-pci",)) -> None:
         self.sys, self.proc, self.state = root / "sys", root / "proc", root / "state"
@@ -83,6 +83,8 @@ class Kernel:
         self.instead: Callable[[int], BaseException | None] = lambda number: None
         self.script: list[str] = []
         self.guests: dict[str, str] = {}
+        self.pods: dict[str, str] = {}
+        self.claims: dict[str, str] = {}
         self.foreign: set[str] = set()
         self.wrongs: list[str] = []
         self.refused: list[str] = []
@@ -100,11 +102,14 @@ class Kernel:
 
     def boot(self) -> None:
         """All that was made is lost, and the guests have ended."""
-        self.guests.clear()
+        for users in (self.guests, self.pods, self.claims):
+            users.clear()
         self.foreign.clear()
         for card in self.cards.values():
             self._off(card)
             bind(self.sys, card.address, card.driver)
+            if card.possible:
+                (self.sys / DEVICES / card.address / "sriov_drivers_autoprobe").write_text("1\n")
         self.boots += 1
         (self.proc / "sys/kernel/random").mkdir(parents=True, exist_ok=True)
         (self.proc / "sys/kernel/random/boot_id").write_text(f"boot-{self.boots}\n")
@@ -120,6 +125,20 @@ class Kernel:
         self._become(address, number)
         if number:
             self.foreign.add(address)
+
+    def make_mdev(self, card: Card, uuid: str) -> bool:
+        """Somebody else makes a mediated device, of the first type that can be made; return whether there is one."""
+        for parent in self._virtual(card) if card.possible else [card.address]:
+            for directory in self._available(card, parent):
+                self._create(parent, directory, uuid)
+                self.foreign.add(uuid)
+                return True
+        return False
+
+    def remove_mdev(self, uuid: str) -> None:
+        """Somebody else removes theirs."""
+        self.foreign.discard(uuid)
+        self._remove_from(next(card for card in self.cards.values() if uuid in self._mdevs(card)), uuid)
 
     def types(self, card: Card) -> dict[str, str]:
         """The vGPUs that are there: their types' names, by address or UUID."""
@@ -147,9 +166,8 @@ class Kernel:
         does, card = (self.script.pop(0) if self.script else "works"), self.cards[str(address)]
         if does == "fails":
             raise Failed("sriov-manage", "ends with 1: Cannot obtain unbindLock", "")
-        if does == "unbinds":
-            bind(self.sys, card.address, None)
-        elif does == "works" and flag == "-e":
+        bind(self.sys, card.address, None if does == "unbinds" else card.driver)
+        if does == "works" and flag == "-e":
             self._on(card, card.possible)
         elif does == "works":
             self._takes(card, *self._virtual(card), *self._mdevs(card))
@@ -178,10 +196,7 @@ class Kernel:
             case "create":
                 self._create(name, path.parent.name, text)
             case "remove":
-                card = next(card for card in self.cards.values() if name in self._mdevs(card))
-                self._takes(card, name)
-                self._remove(name)
-                self._list(card)
+                self._remove_from(next(card for card in self.cards.values() if name in self._mdevs(card)), name)
             case "sriov_numvfs":
                 self._set_count(self.cards[name], int(text))
             case "drivers_probe":
@@ -194,8 +209,9 @@ class Kernel:
     def _takes(self, card: Card, *names: str) -> None:
         """Note that these go, if somebody has them."""
         for name in names:
-            if name in self.guests:
-                self.wrongs.append(f"{name} of {self.guests[name]}")
+            self.wrongs += [
+                f"{name} of {users[name]}" for users in (self.guests, self.pods, self.claims) if name in users
+            ]
             if name in self.foreign:
                 self.wrongs.append(f"{name} of others")
 
@@ -233,6 +249,11 @@ class Kernel:
         link = self.sys / MDEVS / uuid
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(place, link.parent.resolve()))
+        self._list(card)
+
+    def _remove_from(self, card: Card, uuid: str) -> None:
+        self._takes(card, uuid)
+        self._remove(uuid)
         self._list(card)
 
     def _remove(self, uuid: str) -> None:

@@ -45,12 +45,15 @@ def cut_card(sys: Path, host: Host, function: Function) -> CutCard:
     functions = tuple(one for one in host.functions.values() if one.physical_function == function.address)
     addresses = {function.address, *(one.address for one in functions)}
     autoprobe = text(sys, f"{DEVICES}/{function.address}/{AUTOPROBE}")
+    possible = number(sys, f"{DEVICES}/{function.address}/{POSSIBLE}", "[0-9]{1,5}", "a number") or 0
     return CutCard(
         function=function,
-        possible=number(sys, f"{DEVICES}/{function.address}/{POSSIBLE}", "[0-9]{1,5}", "a number") or 0,
+        possible=possible,
         autoprobe=None if autoprobe is None else autoprobe != "0",
         quotas={
-            one: quotas for one in range(1, len(functions) + 1) if (quotas := read_quotas(sys, function.address, one))
+            one: quotas
+            for one in range(1, (len(functions) or possible) + 1)
+            if (quotas := read_quotas(sys, function.address, one))
         },
         places=tuple(place for one in (function, *functions) if (place := _place(sys, one)) is not None),
         functions=functions,

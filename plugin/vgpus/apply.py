@@ -15,8 +15,7 @@ from program.problem import Problem
 def apply(world: World, plan: Plan, made: Made, done: Callable[[PCIAddress, Step], None]) -> tuple[Problem, ...]:
     """Do the steps; return why some could not be done. `made` is what is ours before them, `done` is told of each."""
     problems = []
-    if plan.steps:
-        world.remember(lambda _: made)
+    world.remember(lambda _: made)
     for card, steps in plan.steps.items():
         undos: list[tuple[Step, Undo]] = []
         for step in steps:

@@ -6,8 +6,8 @@ function can become change with every one that is made.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 from uuid import UUID
 
@@ -44,6 +44,16 @@ class TurnOff:
 
     def __str__(self) -> str:
         return "turn off its virtual functions (sriov-manage -d)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebind:
+    """The card gets its driver again: a call was ended while sriov-manage had unbound it."""
+
+    card: PCIAddress
+
+    def __str__(self) -> str:
+        return "give it back to its driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +150,7 @@ class Give:
         return f"give its virtual functions to {self.driver}"
 
 
-Step: TypeAlias = TurnOn | TurnOff | Mix | Make | Clear | Remove | Probe | Grant | Count | Give
+Step: TypeAlias = TurnOn | TurnOff | Rebind | Mix | Make | Clear | Remove | Probe | Grant | Count | Give
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +174,8 @@ def plan(survey: Survey, config: Config) -> Plan:
 
 
 def _planned(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[Step | Problem]:
+    unfinished, card = _unfinished(survey, card)
+    yield from unfinished
     if rule is not None and is_whole(card):
         wrong = f"is on {card.function.driver}, for guests that get it whole, and the config cuts it into vGPUs"
         yield Problem(str(card.address), wrong, f"gpu-plugin unbind {card.address}, or leave it out of vgpus")
@@ -175,15 +187,39 @@ def _planned(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[S
         yield from _types(survey, card, {} if rule is None else rule.types, mix=rule is not None and rule.mixed_sizes)
 
 
+def _unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[Step], CutCard]:
+    """Return the steps that put right what a call that was ended has left, and the card as it is then."""
+    name = str(card.address)
+    if name in survey.made.functions and card.function.driver is None and card.function.vendor_id == NVIDIA:
+        return [Rebind(card.address)], replace(card, function=replace(card.function, driver=_NVIDIA))
+    if name not in survey.made.unprobed:
+        return [], card
+    quotas = {} if card.functions else card.quotas
+    steps = [
+        Grant(card.address, function, Quota(file), 0)
+        for function, values in quotas.items()
+        for file, value in values.items()
+        if value
+    ]
+    return [*steps, Probe(card.address, on=True)], replace(card, autoprobe=True)
+
+
 def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: bool) -> Iterator[Step | Problem]:
     """Yield the steps to so many vGPUs of each type; without any, what is ours goes."""
     counts = Counter({plain(name): count for name, count in wanted.items()})
     there = list(vgpus_of(survey, card))
     left = counts - Counter(one.name for one in there if not one.ours)
+    # The mode of several sizes is set while there is no vGPU. Turning the functions off or on ends it, and so does a
+    # boot, and sysfs does not tell it.
+    sets_mode = (
+        mix
+        and bool(counts - Counter(one.name for one in there))
+        and all(isinstance(one.where, PCIAddress) and one.ours and one.user is None for one in there)
+    )
     kept = 0
     # Those in use first: they stay in any case.
     for one in sorted((one for one in there if one.ours), key=lambda one: one.user is None):
-        if left[one.name]:
+        if left[one.name] and not sets_mode:
             left[one.name] -= 1
             kept += 1
         elif one.user is None:
@@ -203,8 +239,7 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: boo
             yield Problem(str(card.address), _no_places(card), "install and load the driver that makes vGPUs")
             return
         yield TurnOn(card.address)
-    if mix and all(isinstance(one.where, PCIAddress) and one.ours and one.user is None and not kept for one in there):
-        # Turning the functions off or on ends the mode, and so does a boot; sysfs does not tell it.
+    if sets_mode:
         yield Mix(card.address)
     for name in missing:
         yield Make(card.address, name)
@@ -233,24 +268,26 @@ def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[Step |
 
 def _nothing(survey: Survey, card: CutCard, kept: int) -> Iterator[Step | Problem]:
     """Yield the step that turns the virtual functions off, if they are ours and nobody's."""
-    ours = survey.made.functions.get(str(card.address))
-    if ours is None or kept or not card.functions or not _is_left_alone(survey, card):
+    ours, is_nvidia = survey.made.functions.get(str(card.address)), card.function.driver == _NVIDIA
+    if ours is None or kept or not card.functions or _has_others(survey, card):
         return
-    if card.function.driver == _NVIDIA:
-        yield TurnOff(card.address)
-    elif ours == len(card.functions):
-        yield Count(card.address, ours, 0)
+    if not is_nvidia and ours != len(card.functions):
+        return  # somebody else made them since
+    if (reason := _in_use(survey, card) if is_nvidia else _cannot_be_recut(survey, card)) is not None:
+        wrong = f"has virtual functions for which the config has no place: {reason}"
+        yield Problem(str(card.address), wrong, "end that, and apply again")
+    else:
+        yield TurnOff(card.address) if is_nvidia else Count(card.address, ours, 0)
 
 
-def _is_left_alone(survey: Survey, card: CutCard) -> bool:
-    """Whether no virtual function is in use, or a vGPU or the parent of a mediated device that somebody else made."""
-    foreign = {one.parent for one in card.mdevs if str(one.uuid) not in survey.made.mdevs}
-    for function in card.functions:
-        made = survey.made.types.get(str(function.address))
-        is_foreign = function.vgpu_type is not None and (made is None or made.number != function.vgpu_type)
-        if is_foreign or function.address in foreign or str(function.address) in survey.users:
-            return False
-    return True
+def _has_others(survey: Survey, card: CutCard) -> bool:
+    """Whether somebody else made one of its vGPUs or mediated devices."""
+    return any(not one.ours for one in vgpus_of(survey, card))
+
+
+def _in_use(survey: Survey, card: CutCard) -> str | None:
+    names = (str(function.address) for function in card.functions)
+    return next((f"{name} is in use by {survey.users[name]}" for name in names if name in survey.users), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,17 +365,15 @@ def _functions(survey: Survey, card: CutCard, count: int, quota: Mapping[Quota, 
             for file, value in quota.items():
                 yield Grant(card.address, function, file, value)
         yield Count(card.address, 0, count)
-        yield Give(card.address, driver)
         if card.autoprobe:
             yield Probe(card.address, on=True)
+        yield Give(card.address, driver)
 
 
 def _cannot_be_recut(survey: Survey, card: CutCard) -> str | None:
     if survey.made.functions.get(str(card.address)) != len(card.functions):
         return "somebody else made them"
-    for function in card.functions:
-        if (user := survey.users.get(str(function.address))) is not None:
-            return f"{function.address} is in use by {user}"
-        if function.driver is not None and not is_vfio_driver(function.driver):
-            return f"{function.address} is on {function.driver}"
-    return None
+    if (reason := _in_use(survey, card)) is not None:
+        return reason
+    drivers = (one for one in card.functions if one.driver is not None and not is_vfio_driver(one.driver))
+    return next((f"{one.address} is on {one.driver}" for one in drivers), None)

@@ -18,7 +18,21 @@ from plugin.cards.vgpu_rules import Quota
 from plugin.cards.vgpu_types import plain
 from plugin.state_files import StateFile
 from plugin.vgpus.made import Made, Type
-from plugin.vgpus.plan import Clear, Count, Give, Grant, Make, Mix, Probe, Remove, Step, TurnOff, TurnOn, can_become
+from plugin.vgpus.plan import (
+    Clear,
+    Count,
+    Give,
+    Grant,
+    Make,
+    Mix,
+    Probe,
+    Rebind,
+    Remove,
+    Step,
+    TurnOff,
+    TurnOn,
+    can_become,
+)
 from program.errors import Refusal
 from program.problem import listed
 
@@ -28,6 +42,8 @@ _TRIES = 5
 _LOOKS = 20  # at what the kernel makes a moment later
 _LOOKS_AFTER_FAILURE = 4
 _APART = 0.25  # seconds
+
+_PROBE = "bus/pci/drivers_probe"
 
 T = TypeVar("T")
 Undo = Callable[[], object]
@@ -55,7 +71,9 @@ class Types:
 
     def remember(self, change: Callable[[Made], Made]) -> None:
         """Change the file of what is ours."""
-        self.made.write(change(self.ours))
+        before = self.ours
+        if (after := change(before)) != before:
+            self.made.write(after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +111,14 @@ class World(Types):
                 said, looks = f": {failed.problem.wrong}", _LOOKS_AFTER_FAILURE
             if self.awaited(card, is_so, looks):
                 return None
+            if self.read(card).function.driver is None:
+                # The script unbinds the card, and may leave it so.
+                try:
+                    do_writes([Write(_PROBE, str(card))], self.write)
+                except Failed as failed:
+                    if failed.hangs:
+                        raise
+                    said = f": {failed}"
         return said
 
 
@@ -103,6 +129,8 @@ def do(world: World, step: Step) -> Undo:
             return _turn_on(world, step.card)
         case TurnOff():
             return _turn_off(world, step.card)
+        case Rebind():
+            return _rebind(world, step.card)
         case Mix():
             return _mix(world, step.card, on=True)
         case Make():
@@ -112,7 +140,7 @@ def do(world: World, step: Step) -> Undo:
         case Remove():
             return _remove(world, step)
         case Probe():
-            return _set(world, f"{DEVICES}/{step.card}/{AUTOPROBE}", step.card, step.on)
+            return _probe(world, step.card, step.on)
         case Grant():
             return _grant(world, step)
         case Count():
@@ -134,11 +162,7 @@ def _turn_on(world: World, card: PCIAddress) -> Undo:
         raise
     if said is None:
         return lambda: _turn_off(world, card)
-    now = world.read(card)
-    if now.function.driver is None:
-        # The script unbinds the card, and may leave it so.
-        do_writes([Write("bus/pci/drivers_probe", str(card))], world.write)
-    if not now.functions:
+    if not world.read(card).functions:
         _forget_functions(world, card)
     wrong = f"has no virtual functions of which vGPUs can be made after {_TRIES} calls of sriov-manage -e{said}"
     raise Failed(card, wrong, "end what asks NVML for the cards, and see the kernel's log (dmesg)")
@@ -160,6 +184,15 @@ def _turn_off(world: World, card: PCIAddress) -> Undo:
 
 def _forget_functions(world: World, card: PCIAddress) -> None:
     world.remember(lambda made: replace(made, functions=_without(made.functions, str(card))))
+
+
+def _rebind(world: World, card: PCIAddress) -> Undo:
+    do_writes([Write(_PROBE, str(card))], world.write)
+    if not world.awaited(card, lambda now: now.function.driver is not None):
+        raise Failed(card, "has no driver, and none takes it", "load its driver, and see the kernel's log (dmesg)")
+    if not world.read(card).functions:
+        _forget_functions(world, card)
+    return lambda: None
 
 
 def _mix(world: World, card: PCIAddress, *, on: bool) -> Undo:
@@ -188,6 +221,8 @@ def _fix(card: CutCard) -> str:
 
 def become(world: Types, card: PCIAddress, function: PCIAddress, kind: Type) -> Undo:
     """Make a vGPU of a virtual function that is none; Failed as of `do`."""
+    if (now := _type_now(world, card, function)) is not None:
+        raise Failed(function, f"is of type {now} already", "apply again")
     world.remember(lambda made: replace(made, types={**made.types, str(function): kind}))
     try:
         _write_type(world, card, function, kind.number)
@@ -200,16 +235,19 @@ def become(world: Types, card: PCIAddress, function: PCIAddress, kind: Type) -> 
 
 def _write_type(world: Types, card: PCIAddress, function: PCIAddress, number: int) -> None:
     do_writes([Write(f"{DEVICES}/{function}/{VGPU_TYPE}", str(number))], world.write)
-    found = next((one.vgpu_type or 0 for one in world.read(card).functions if one.address == function), None)
-    if found != number:
-        wrong = f"was told to be of type {number}, and is of type {'none' if found is None else found}"
+    if (found := _type_now(world, card, function)) != (number or None):
+        wrong = f"was told to be of type {number}, and is of type {found or 0}"
         raise Failed(function, wrong, "see the driver's log (dmesg, nvidia-vgpu-mgr); MIG's types need a GPU instance")
+
+
+def _type_now(world: Types, card: PCIAddress, function: PCIAddress) -> int | None:
+    return next((one.vgpu_type for one in world.read(card).functions if one.address == function), None)
 
 
 def clear(world: Types, step: Clear) -> Undo:
     """Make a virtual function that is a vGPU none; Failed as of `do`."""
     _refuse_use(world, str(step.function))
-    now = next((one.vgpu_type for one in world.read(step.card).functions if one.address == step.function), None)
+    now = _type_now(world, step.card, step.function)
     if now not in (None, step.type.number):
         raise Failed(step.function, f"has become type {now} meanwhile", "apply again")
     if now is not None:
@@ -252,11 +290,16 @@ def _forget_mdev(world: World, uuid: UUID) -> None:
     world.remember(lambda made: replace(made, mdevs=_without(made.mdevs, str(uuid))))
 
 
-def _set(world: World, path: str, card: PCIAddress, on: bool) -> Undo:
+def _probe(world: World, card: PCIAddress, on: bool) -> Undo:
+    path, name = f"{DEVICES}/{card}/{AUTOPROBE}", str(card)
+    if not on:
+        world.remember(lambda made: replace(made, unprobed=tuple(sorted({*made.unprobed, name}))))
     do_writes([Write(path, str(int(on)))], world.write)
     if world.read(card).autoprobe is not on:
         raise Failed(path, f"does not become {int(on)}", "see the kernel's log (dmesg)")
-    return lambda: _set(world, path, card, not on)
+    if on:
+        world.remember(lambda made: replace(made, unprobed=tuple(one for one in made.unprobed if one != name)))
+    return lambda: _probe(world, card, not on)
 
 
 def _grant(world: World, step: Grant) -> Undo:
@@ -302,17 +345,16 @@ def _count(world: World, step: Count) -> Undo:
 
 def _count_again(world: World, before: CutCard) -> None:
     """Make the virtual functions that were there, with what the kernel forgot of them: their quotas and drivers."""
-    autoprobe = f"{DEVICES}/{before.address}/{AUTOPROBE}"
     if before.autoprobe:
-        _set(world, autoprobe, before.address, on=False)
+        _probe(world, before.address, on=False)
     for number, quotas in before.quotas.items():
         for file, value in quotas.items():
             _grant(world, Grant(before.address, number, Quota(file), value))
     _count(world, Count(before.address, 0, len(before.functions)))
+    if before.autoprobe:
+        _probe(world, before.address, on=True)
     for driver in sorted({function.driver for function in before.functions if function.driver is not None}):
         _give(world, Give(before.address, driver))
-    if before.autoprobe:
-        _set(world, autoprobe, before.address, on=True)
 
 
 def _give(world: World, step: Give) -> Undo:

@@ -73,7 +73,7 @@ def _is_ours(host: Host, card: Function, made: Made) -> bool:
     functions = {
         str(one.address) for one in host.functions.values() if card.address in (one.address, one.physical_function)
     }
-    return not functions.isdisjoint([*made.functions, *made.types, *made.mdevs.values()])
+    return not functions.isdisjoint([*made.functions, *made.unprobed, *made.types, *made.mdevs.values()])
 
 
 def _users(

@@ -1,21 +1,30 @@
 """`gpu-plugin vgpus` on a tree of tests.vgpu_kernel, without a process for each read and write."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import ParamSpec
 from uuid import UUID
 
+from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card, read_quotas
 from plugin.cards.config import Config, Serve
+from plugin.cards.inventory import Inventory, take_inventory
+from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule
-from plugin.state_files import boot_id
+from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
+from plugin.state_files import StateFile, boot_id
 from plugin.vgpus.apply import apply
-from plugin.vgpus.made import Made, made_file, read_made
+from plugin.vgpus.made import Made, made_file, read_made, types_of
 from plugin.vgpus.plan import Plan, plan
 from plugin.vgpus.steps import World
 from plugin.vgpus.survey import Survey, look
 from program.problem import Problem
+from tests.kernel import Killed
 from tests.vgpu_kernel import Card, Kernel
+
+P = ParamSpec("P")
 
 
 def _uuids() -> Iterator[UUID]:
@@ -23,24 +32,65 @@ def _uuids() -> Iterator[UUID]:
 
 
 class Node(Kernel):
-    """A node with these cards, and its config."""
+    """A node with these cards, and its config.
+
+    `apply` is killed at the moment `kill_at`, from 1: before and after each thing that it does to the cards, and
+    before, within and after each change of its file; `moments` is how many there were. `gone` have been given to pods
+    before a boot, and the kubelet still lists them. A guest opens what is in `arriving` right before that is looked at.
+    """
 
     def __init__(self, root: Path, *cards: Card, drivers: tuple[str, ...] = ("vfio-pci",)) -> None:
         super().__init__(root, *cards, drivers=drivers)
         self.config = Config()
-        self.pods: dict[str, str] = {}
+        self.gone: dict[str, str] = {}
+        self.arriving: set[str] = set()
         self.waited = 0.0
+        self.moments = self.kill_at = 0
+        self._is_dead = False
+        self._claims = root / "dra"
         self._uuids = _uuids()
 
     def wants(self, *rules: VGPURule) -> None:
         self.config = Config(vgpus=rules, serve=Serve.DRA)
 
+    def boot(self) -> None:
+        gone = dict(self.pods)
+        super().boot()
+        self.gone = gone
+
     @property
     def made(self) -> Made:
         return read_made(self.state, boot_id(self.proc))
 
+    def claim(self, name: str) -> None:
+        """The DRA driver prepares a claim for what has this name."""
+        self.claims[name] = f"claim default/{name}"
+        self._prepare()
+
+    def unclaim(self, name: str) -> None:
+        del self.claims[name]
+        self._prepare()
+
+    def _prepare(self) -> None:
+        Checkpoint(self._claims, boot_id(self.proc)).write(
+            {
+                f"uid-{name}": Prepared("default", name, True, (PreparedDevice("gpu", f"pci-{name}", name),))
+                for name in self.claims
+            }
+        )
+
+    def holders(self) -> Mapping[str, str]:
+        """Who has what by the kubelet's list and the DRA driver's file."""
+        prepared = claimed(Checkpoint(self._claims, boot_id(self.proc)).read())
+        return {**self.gone, **self.pods, **{name: f"claim {claim}" for name, claim in prepared.items()}}
+
     def survey(self) -> Survey:
-        return look(self.sys, self.config, self.made, self.processes, self.pods)
+        return look(self.sys, self.config, self.made, self.processes, self.holders())
+
+    def inventory(self, pci_ids: PCIIDs) -> Inventory:
+        """What the plugin offers of the node."""
+        host = read_host(self.sys)
+        return take_inventory(replace(host, vgpu_types=types_of(host, self.made)), self.config, pci_ids)
 
     def plan(self) -> Plan:
         return plan(self.survey(), self.config)
@@ -53,19 +103,60 @@ class Node(Kernel):
         return self.carry_out(self.plan())
 
     def carry_out(self, planned: Plan) -> tuple[Problem, ...]:
+        self.moments, self._is_dead = 0, False
         world = World(
             read=lambda card: read_card(self.sys, card),
-            user=lambda name: self.survey().users.get(name),
+            user=self._user,
             quota=lambda card, number: read_quotas(self.sys, card, number),
-            write=self.write,
-            sriov_manage=self.sriov_manage,
-            nvidia_smi=self.nvidia_smi,
+            write=self._killable(self.write),
+            sriov_manage=self._killable(self.sriov_manage),
+            nvidia_smi=self._killable(self.nvidia_smi),
             wait=self._wait,
             uuid=lambda: next(self._uuids),
-            made=made_file(self.state),
+            made=_killable_file(made_file(self.state), self._moment),
             boot=boot_id(self.proc),
         )
         return (*planned.problems, *apply(world, planned, self.survey().made, lambda card, step: None))
 
+    def _user(self, name: str) -> str | None:
+        if name in self.arriving:
+            self.arriving.discard(name)
+            self.guests[name] = "qemu-system-x86 (pid 812)"
+        return self.survey().users.get(name)
+
     def _wait(self, seconds: float) -> None:
         self.waited += seconds
+
+    def _moment(self) -> None:
+        assert not self._is_dead, "a process that was killed does nothing more"
+        self.moments += 1
+        if self.moments == self.kill_at:
+            self._is_dead = True
+            raise Killed
+
+    def _killable(self, does: Callable[P, None]) -> Callable[P, None]:
+        def killable(*arguments: P.args, **named: P.kwargs) -> None:
+            self._moment()
+            does(*arguments, **named)
+            self._moment()
+
+        return killable
+
+
+@dataclass(frozen=True, kw_only=True)
+class _KillableFile(StateFile[Made]):
+    """The file of what is ours, whose writer may be killed while its successor is half written."""
+
+    moment: Callable[[], None]
+
+    def write(self, value: Made) -> None:
+        self.moment()
+        half = self.path.with_name(f"{self.path.name}.new")
+        half.write_text('{"boot": ')
+        self.moment()
+        super().write(value)
+        self.moment()
+
+
+def _killable_file(file: StateFile[Made], moment: Callable[[], None]) -> _KillableFile:
+    return _KillableFile(path=file.path, of=file.of, wrong=file.wrong, fix=file.fix, sync=file.sync, moment=moment)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +9,15 @@ import pytest
 
 from pci.sysfs.functions import DEVICES
 from plugin.cards.vgpu_rules import Quota, VGPURule
+from plugin.vgpus.made import Made
 from tests.kernel import Killed
 from tests.plugin.vgpus.node import Node
 from tests.vgpu_kernel import Card, a10, b60, l40s
 
-#: A card, what it is cut into, and what then.
-CHANGES = {
+#: A card, what it is cut into, and what then; None is nothing.
+CHANGES: dict[str, tuple[Card, VGPURule | None, VGPURule | None]] = {
+    "from nothing": (l40s(), None, VGPURule(vendor="10de", types={"L40S-24Q": 1, "L40S-8Q": 1}, mixed_sizes=True)),
+    "to nothing": (l40s(), VGPURule(vendor="10de", types={"L40S-24Q": 1}), None),
     "types": (l40s(), VGPURule(vendor="10de", types={"L40S-24Q": 1}), VGPURule(vendor="10de", types={"L40S-12Q": 2})),
     "mdevs": (a10(), VGPURule(vendor="10de", types={"A10-8Q": 1}), VGPURule(vendor="10de", types={"A10-4Q": 2})),
     "functions": (
@@ -38,9 +40,10 @@ class Change:
         directory = self._directory / str(name)
         directory.mkdir()
         node = Node(directory, self.card)
-        node.wants(self._first)
-        assert node.apply() == ()
-        node.wants(self._second)
+        for rule in (self._first, self._second):
+            assert node.apply() == ()
+            node.wants(*([] if rule is None else [rule]))
+        node.script = ["unbinds"]
         return node
 
     def cut(self, node: Node) -> object:
@@ -50,20 +53,23 @@ class Change:
         drivers = [link.readlink().name for link in sorted((node.sys / DEVICES).glob("*/driver"))]
         return sorted(node.types(self.card).values()), node.count(self.card), quotas, drivers
 
-    def faults(self, fault: BaseException) -> Iterator[Node]:
-        """A node for each write of the change, in the place of which that is raised."""
+    def whole(self) -> tuple[list[int], int]:
+        """Cut a card anew without a fault; return the numbers of its writes, but for what is tried again after
+        sriov-manage, and how many moments for a kill it has."""
         node = self.ready("whole")
         self.before, first = self.cut(node), len(node.log) + 1
         assert node.apply() == ()
         self.after = self.cut(node)
-        for number in range(first, len(node.log) + 1):
-            node = self.ready(number)
-            node.instead = {number: fault}.get
-            yield node
-            node.instead = lambda now: None
-            assert node.apply() == ()
-            assert self.cut(node) == self.after
-            assert (node.wrongs, node.refused) == ([], [])
+        lines = enumerate(node.log[first - 1 :], first)
+        again = f"echo {self.card.address} > /sys/bus/pci/drivers_probe"
+        return [number for number, line in lines if line.startswith("echo") and line != again], node.moments
+
+    def finish(self, node: Node) -> None:
+        """The next call cuts the card as if nothing had been."""
+        node.instead, node.kill_at, node.script = (lambda number: None), 0, []
+        assert node.apply() == ()
+        assert self.cut(node) == self.after
+        assert (node.wrongs, node.refused) == ([], [])
 
 
 @pytest.fixture(params=CHANGES)
@@ -72,17 +78,25 @@ def change(request: pytest.FixtureRequest, tmp_path: Path) -> Change:
 
 
 def test_a_write_that_fails_leaves_the_card_as_it_was_and_the_next_call_cuts_it(change: Change) -> None:
-    for node in change.faults(OSError(errno.EIO, os.strerror(errno.EIO))):
+    writes, _ = change.whole()
+    for number in writes:
+        node = change.ready(number)
+        node.instead = {number: OSError(errno.EIO, os.strerror(errno.EIO))}.get
         (problem,) = node.apply()
         assert problem.wrong.endswith("and the card is as it was before")
         assert change.cut(node) == change.before
+        change.finish(node)
 
 
-def test_a_kill_at_a_write_is_made_good_by_the_next_call(change: Change) -> None:
-    for node in change.faults(Killed()):
+def test_a_kill_at_any_moment_is_made_good_by_the_next_call(change: Change) -> None:
+    _, moments = change.whole()
+    for number in range(1, moments + 1):
+        node = change.ready(number)
+        node.kill_at = number
         with pytest.raises(Killed):
             node.apply()
-    node.wants()
-    assert node.apply() == ()
-    assert node.count(change.card) == 0
-    assert (node.made.types, node.made.mdevs, node.made.functions) == ({}, {}, {})
+        change.finish(node)
+        node.wants()
+        assert node.apply() == ()
+        assert node.count(change.card) == 0
+        assert node.made == Made(node.made.boot)
