@@ -229,6 +229,30 @@ def test_a_card_on_a_driver_that_makes_no_vgpus_is_an_error(node: Node) -> None:
     assert problem.wrong == "is on nouveau, and has neither a list of vGPU types nor of mediated devices"
 
 
+@pytest.mark.parametrize("driver", ["nvidia", None])
+def test_functions_of_which_no_vgpu_can_be_made_are_an_error(tmp_path: Path, driver: str | None) -> None:
+    card = Card(bus=0x41)
+    node = Node(tmp_path, card)
+    node.on(card)
+    bind(node.sys, card.address, driver)
+    node.wants(HALVES)
+    (problem,) = node.apply()
+    assert problem.wrong.startswith(f"is on {driver or 'no driver'} with 8 virtual functions, and has neither a")
+    assert (node.log, node.count(card)) == ([], 8)
+
+
+def test_undo_and_apply_turn_the_functions_of_a_card_off_and_on(node: Node) -> None:
+    node.wants(HALVES)
+    node.apply()
+    node.log.clear()
+    for rules in ((), (HALVES,)):
+        node.wants(*rules)
+        assert node.apply() == ()
+    assert [line for line in node.log if "sriov-manage" in line] == [
+        f"sriov-manage {flag} {CARD.address}" for flag in ("-d", "-e")
+    ]
+
+
 def test_functions_need_a_vfio_driver(tmp_path: Path) -> None:
     node = Node(tmp_path, XE, drivers=())
     node.wants(EIGHTHS)
