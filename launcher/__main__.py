@@ -103,9 +103,11 @@ def _run() -> int:
     """Run a VM in three processes, each forked before the imports that only the next one needs (docs/decisions/0022):
     this one supervises, its worker stays with libvirt, and the worker's child makes the plan and ends."""
     from launcher.runtime.embedded import forget_ready
+    from launcher.runtime.iommufd import opened
     from launcher.runtime.supervise import grace_in, supervise
     from launcher.runtime.user import asked_for, become
 
+    iommufd = opened()  # as root, if it is: later, with the VM known, this process is its user
     if (handover := asked_for(sys.argv[2:])) is not None:
         become(handover)
     forget_ready(sys.argv[2:])
@@ -116,8 +118,8 @@ def _run() -> int:
         from launcher.runtime.worker import TO_ITS_END, work
 
         _log()
-        to_its_end = TO_ITS_END in sys.argv[2:]
-        return work(lambda: _command() or 0, place, asked_for(sys.argv[2:]), _served, to_its_end=to_its_end)
+        uri, to_its_end = asked_for(sys.argv[2:]), TO_ITS_END in sys.argv[2:]
+        return work(lambda: _command() or 0, place, uri, _served, iommufd, to_its_end=to_its_end)
 
     def tidy() -> None:
         from launcher.control.listener import forget

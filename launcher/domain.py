@@ -75,6 +75,7 @@ def domain_element(
             *memory.memory(guest, cells, allocation.threads(guest, layout)),
             *placement.iothreads(guest.iothreads),
             *placement.placement(guest, pinned, cells),
+            *(hostdev.iommufd(layout.seats) if vmi.metadata.annotations.by_iommufd else ()),
             firmware.sysinfo(domain, uuid),
             *features.features(domain.features, guest),
             cpu.cpu(domain, guest, facts, cells, hole),

@@ -12,6 +12,7 @@ from typing import NotRequired, TypedDict
 
 from launcher.allocation import Allocation, says
 from launcher.claims import Claim, LeftOver, Request, VirtualFunctionOf
+from launcher.guest import VFIO
 from launcher.guest_pci.addresses import HostDev, Layout
 from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
 from launcher.hostdevs import GuestCard, Missing, function_of, mediated
@@ -82,7 +83,7 @@ class Linked(TypedDict):
 
 
 class Backend(TypedDict):
-    """How QEMU gets the cards from VFIO: `by` their groups, and why so."""
+    """How QEMU gets the cards from VFIO: `by` their groups or IOMMUFD, and why so."""
 
     by: str
     why: str
@@ -120,15 +121,17 @@ def explanation(
     partitions: Mapping[int, tuple[PCIAddress, ...]],
     memory: Allocation | None = None,
     *,
+    by_iommufd: bool = False,
     is_confidential: bool = False,
 ) -> Explanation:
     """Return the stages' results by entry, with what `host` says of each device; `partitions` are those that the pod's
-    variables name, and `memory` is the guest's; `is_confidential`: it is kept from the host."""
+    variables name, and `memory` is the guest's; `by_iommufd`: it has its functions that way; `is_confidential`: it is
+    kept from the host."""
     first = {card.claim: card for card in reversed(cards)}
     seen = layout.seen()
     return {
         "entries": [_entry(card, cards, layout, seen, host) for card in cards if first[card.claim] is card],
-        "vfio": _backend(is_confidential=is_confidential) if placed else None,
+        "vfio": _backend(by_iommufd=by_iommufd, is_confidential=is_confidential) if placed else None,
         "distances": [_between(pair) for pair in pairs(placed)],
         "partitions": [
             linked for number, gpus in partitions.items() if (linked := _linked(number, gpus, cards))["entries"]
@@ -248,14 +251,20 @@ def _linked(number: int, gpus: tuple[PCIAddress, ...], cards: tuple[GuestCard, .
     }
 
 
-def _backend(*, is_confidential: bool) -> Backend:
-    """What is chosen is the same everywhere: libvirt takes groups if a domain does not ask for IOMMUFD, and none of
-    ours does. docs/compatibility.md compares them."""
+def _backend(*, by_iommufd: bool, is_confidential: bool) -> Backend:
+    """What is chosen is the same everywhere: groups, unless the manifest asks for IOMMUFD. docs/compatibility.md
+    compares them."""
+    if by_iommufd:
+        return {
+            "by": "IOMMUFD",
+            "why": f"{VFIO} asks for it; cards reach each other only from Linux 6.19 and QEMU 11 on, and without the "
+            "capability SYS_RESOURCE what all VMs of one user on the node have pinned is counted as one",
+        }
     why = (
         "IOMMUFD needs libvirt 12.2 and a kernel that has it, which Debian's have not, and with it cards reach each "
         "other only from Linux 6.19 and QEMU 11 on"
     )
-    confidential = ". A confidential guest with cards needs IOMMUFD: whether this one starts was not tried"
+    confidential = f". A confidential guest with cards needs IOMMUFD ({VFIO}): whether this one starts was not tried"
     return {"by": "groups", "why": why + confidential * is_confidential}
 
 

@@ -24,6 +24,8 @@ ROM_OF = "gpu-launcher.dev/rom"
 NEAREST = "gpu-launcher.dev/machine"
 #: Whether NVIDIA's GPUs may write to each other's memory, and whether BARs are mapped: launcher.peer_to_peer.
 P2P, NO_MMAP = "gpu-launcher.dev/p2p", "gpu-launcher.dev/no-mmap"
+#: By which of its two ways VFIO gives the guest its functions: launcher.elements.hostdev.
+VFIO = "gpu-launcher.dev/vfio"
 TOPOLOGY = "gpu-launcher.dev/topology"
 TOPOLOGY_POLICY = "gpu-launcher.dev/topology-policy"
 

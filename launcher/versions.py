@@ -37,7 +37,7 @@ class Newer(NamedTuple):
         return Problem(
             self.field,
             needs if version is None else f"{needs}, and this is {shown(version)}",
-            f"take a newer {self.program}, as gpu-launcher's image has it, or leave out what asks for it",
+            f"take a newer {self.program}, or leave out what asks for it",
         )
 
 
@@ -53,6 +53,7 @@ NEWER = (
     Newer("devices/hostdev[@type='pci'][@ramfb]", (10, 3, 0), "<hostdev type='pci' ramfb>", "devices.gpus"),
     Newer("devices/disk/driver/iothreads", (10, 0, 0), "<disk><driver><iothreads>", "ioThreadsPolicy"),
     Newer("devices/controller/driver/iothreads", (11, 2, 0), "<controller><driver><iothreads>", "ioThreadsPolicy"),
+    Newer("iommufd", (12, 2, 0), "<iommufd>", "metadata.annotations"),
     # Until then 0 is valid too, and libvirt forgets it.
     Newer(
         "devices/disk/blockio[@discard_granularity='0']",
@@ -75,6 +76,7 @@ _QEMU: Mapping[str, Version] = {
     "devices/interface/model[@type='igb']": (8, 0, 0),
     "devices/disk/driver/iothreads": (9, 0, 0),
     "devices/controller/driver/iothreads": (10, 0, 0),
+    "iommufd": (9, 0, 0),
 }
 NEWER_FOR_QEMU = tuple(
     newer._replace(since=_QEMU[newer.path], program="QEMU") for newer in NEWER if newer.path in _QEMU

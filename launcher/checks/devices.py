@@ -16,6 +16,7 @@ from launcher.checks.finding import error, warning
 from launcher.checks.place import POD, Place
 from launcher.claims import EntryKind
 from launcher.guest import TOPOLOGY
+from launcher.guest import VFIO as BY
 from launcher.guest_pci.addresses import Layout
 from launcher.hostdevs import NONE_LOOKED_UP, GuestCard, function_of, mediated
 from pci.address import PCIAddress
@@ -27,27 +28,35 @@ from pci.viability import Hindrance, not_for_guests, not_viable
 from program.finding import Finding
 
 _VFIO = "vfio/vfio"
+_IOMMU, _FUNCTIONS = "iommu", "vfio/devices"
+_WITH_IOMMUFD = f"expected a kernel with CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV, or leave {BY} out"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedNodes:
     """The outcome of opening each node that the guest needs, by its name below /dev; the IOMMU groups whose nodes the
-    container has; and whether it has nodes by function (/dev/vfio/devices)."""
+    container has; whether it has nodes by function (/dev/vfio/devices), and whether the guest has its PCI functions by
+    those."""
 
     opened: Mapping[str, Outcome]
     groups: tuple[str, ...]
     has_functions: bool
+    by_iommufd: bool = False
 
 
-def read_nodes(dev: Path, cards: Iterable[GuestCard], host: Host) -> OpenedNodes:
-    """Open each node that the guest needs, below the directory that stands for /dev."""
-    wanted = [name for card in cards for name in _nodes_of(card, host)]
-    if any(name.startswith("vfio/") for name in wanted):
+def read_nodes(dev: Path, cards: Iterable[GuestCard], host: Host, *, by_iommufd: bool = False) -> OpenedNodes:
+    """Open each node that the guest needs, below the directory that stands for /dev; `by_iommufd`: the guest has PCI
+    functions that way."""
+    wanted = [name for card in cards for name in _nodes_of(card, host, by_iommufd=by_iommufd)]
+    if any(name.startswith(_FUNCTIONS) for name in wanted):
+        wanted.insert(0, _IOMMU)
+    if any(name.startswith("vfio/") and not name.startswith(_FUNCTIONS) for name in wanted):
         wanted.insert(0, _VFIO)
     return OpenedNodes(
         opened={name: opened(dev / name) for name in wanted},
         groups=tuple(sorted((path.name for path in (dev / "vfio").glob("[0-9]*")), key=lambda name: (len(name), name))),
-        has_functions=(dev / "vfio" / "devices").is_dir(),
+        has_functions=(dev / _FUNCTIONS).is_dir(),
+        by_iommufd=by_iommufd,
     )
 
 
@@ -93,8 +102,10 @@ def in_the_container(
     """Yield the nodes that are missing or cannot be opened; if the `guest_runs`, it has its own groups open."""
     if _VFIO in nodes.opened and (outcome := nodes.opened[_VFIO]) is not None:
         yield _without_vfio(outcome, nodes, place)
+    if (outcome := nodes.opened.get(_IOMMU)) is not None:
+        yield _without_iommu(outcome, place)
     for card in cards:
-        for name in _nodes_of(card, host):
+        for name in _nodes_of(card, host, by_iommufd=nodes.by_iommufd):
             outcome = nodes.opened[name]
             if outcome is None or (outcome == errno.EBUSY and guest_runs):
                 continue
@@ -151,8 +162,8 @@ def _strange(card: GuestCard, host: Host, place: Place) -> Iterator[Finding]:
         )
 
 
-def _nodes_of(card: GuestCard, host: Host) -> tuple[str, ...]:
-    """Below /dev; libvirt opens VFIO by groups, which is the older of its two ways."""
+def _nodes_of(card: GuestCard, host: Host, *, by_iommufd: bool) -> tuple[str, ...]:
+    """Below /dev; libvirt opens VFIO by groups, the older of its two ways, unless PCI functions go by IOMMUFD."""
     device = card.device
     if isinstance(device, USBAddress):
         return (f"bus/usb/{device.bus:03}/{device.device:03}",)
@@ -160,6 +171,9 @@ def _nodes_of(card: GuestCard, host: Host) -> tuple[str, ...]:
     function = function_of(device, host)
     if mdev is not None:
         group = mdev.iommu_group
+    elif by_iommufd:
+        functions = [host.functions[address] for address in card.functions if address in host.functions]
+        return tuple(f"{_FUNCTIONS}/{each.vfio_device or ''}".rstrip("/") for each in functions if is_on_vfio(each))
     else:
         group = function.iommu_group if function is not None and is_on_vfio(function) else None
     return () if group is None or group in host.noiommu else (f"vfio/{group}",)
@@ -178,12 +192,23 @@ def _without_vfio(outcome: int, nodes: OpenedNodes, place: Place) -> Finding:
     return error(path, place.absent, place.no_vfio)
 
 
+def _without_iommu(outcome: int, place: Place) -> Finding:
+    path = f"/dev/{_IOMMU}"
+    if is_missing(outcome):
+        return error(path, place.absent, _WITH_IOMMUFD)
+    return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome, path, place))
+
+
 def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes, place: Place) -> Finding:
     entry, path = card.claim.entry, f"/dev/{name}"
     if isinstance(card.device, USBAddress):
         says = place.absent if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
         fix = f"plug the device in again{place.or_anew}" if is_missing(outcome) else _openable(outcome, path, place)
         return error(entry, f"{path}, the USB device {card.device}, {says}", fix)
+    if name.startswith(_FUNCTIONS):
+        if name != _FUNCTIONS and not is_missing(outcome):
+            return error(entry, f"{path} cannot be opened: {because(outcome)}", _openable(outcome, path, place))
+        return error(entry, f"{path}, for {card.device} by IOMMUFD, {place.absent}", _WITH_IOMMUFD)
     what = f"{path}, the IOMMU group of {card.device}"
     if outcome == errno.EBUSY:
         return error(

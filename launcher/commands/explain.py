@@ -59,6 +59,7 @@ def explain(
         start.host,
         partitions,
         allocation(start.guest, start.layout, transparent_in(start.pod)),
+        by_iommufd=start.vmi.metadata.annotations.by_iommufd,
         is_confidential=start.guest.confidentiality is not None,
     )
     print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation, columns()))

@@ -12,6 +12,9 @@ from launcher.elements.address import guest_address, pci_address
 from launcher.guest_pci.addresses import HostDev, Seat
 from pci.resource import USBAddress
 
+#: The name by which libvirt is given /dev/iommu (virDomainFDAssociate).
+IOMMUFD = "iommufd"
+
 
 def hostdevs(
     seats: tuple[Seat, ...], displays: Mapping[str, bool], roms: Mapping[str, ROM | None], usb: tuple[Claim, ...]
@@ -22,6 +25,12 @@ def hostdevs(
         *(_seated(device, displays.get(device.alias or ""), roms) for device in seated),
         *(_usb(claim) for claim in usb),
     ]
+
+
+def iommufd(seats: tuple[Seat, ...]) -> list[Element]:
+    """Return what has libvirt take IOMMUFD for all PCI functions, by the descriptor that it is given by this name."""
+    functions = [device for seat in seats for device in seat.hostdevs if not isinstance(device.source, UUID)]
+    return [E.iommufd(enabled="yes", fdgroup=IOMMUFD)] if functions else []
 
 
 def _seated(device: HostDev, has_ramfb: bool | None, roms: Mapping[str, ROM | None]) -> Element:

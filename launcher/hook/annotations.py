@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.claims import EntryKind
-from launcher.guest import NO_MMAP, P2P, ROM_OF, SEATS_OF, TOPOLOGY
+from launcher.guest import NO_MMAP, P2P, ROM_OF, SEATS_OF, TOPOLOGY, VFIO
 from launcher.manifest.annotations import Annotations, read_annotations
 from program.errors import Nonsense, UserError
 
@@ -45,6 +45,12 @@ def read_asked(vmi: bytes) -> Asked:
         raise UserError(
             "metadata.annotations",
             f"{unset[0]} needs <qemu:override>, which KubeVirt's domain cannot have",
+            "leave it out, or run the VM with gpu-launcher",
+        )
+    if annotations.by_iommufd:
+        raise UserError(
+            "metadata.annotations",
+            f"{VFIO}: KubeVirt's launcher opens VFIO, and chooses by which way",
             "leave it out, or run the VM with gpu-launcher",
         )
     ours = [SEATS_OF] * bool(annotations.seats) + [TOPOLOGY] * (annotations.topology != "none")

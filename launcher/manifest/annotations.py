@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from launcher.guest import NEAREST, NO_MMAP, P2P, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
+from launcher.guest import NEAREST, NO_MMAP, P2P, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, VFIO, Topology
 from launcher.manifest.quotation import shown
 from launcher.selection.annotations import (
     DRIVER,
@@ -46,6 +46,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     NEAREST: ("nearest",),
     P2P: ("clique",),
     NO_MMAP: ("true", "false"),
+    VFIO: ("groups", "iommufd"),
     _ASK_GUEST: ("nvidia-smi",),
     TOGETHER: PLACES,
     _MEMFD: ("true", "false"),
@@ -97,7 +98,8 @@ class Annotations:
     their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, a card that cannot be is
     refused. `seats` and `roms` are by the name of an entry; None is no ROM. `allow_emulation`: QEMU's own CPU if there
     is no KVM. `in_cliques`: NVIDIA's GPUs are told which of them may write to each other's memory. `maps_bars`: the
-    guest reaches BARs without QEMU. `nearest_machine`: the nearest machine that QEMU has, if it has not this one.
+    guest reaches BARs without QEMU. `by_iommufd`: VFIO gives PCI functions by IOMMUFD, and not by their groups.
+    `nearest_machine`: the nearest machine that QEMU has, if it has not this one.
     `memfd`: whether hugepages may come from memfd. `free_page_reporting`: whether the balloon may report the guest's
     free pages. `asks_nvidia_smi`: whether the guest's agent may be asked to run it. `even_emulator`: whether
     isolateEmulatorThread takes a second CPU if that makes their number even. `selection`: the wanted cards, also in
@@ -113,6 +115,7 @@ class Annotations:
     nearest_machine: bool = False
     in_cliques: bool = False
     maps_bars: bool = True
+    by_iommufd: bool = False
     asks_nvidia_smi: bool = False
     memfd: bool = True
     free_page_reporting: bool = True
@@ -199,6 +202,7 @@ def read_annotations(value: Any) -> Annotations:
         nearest_machine=NEAREST in values,
         in_cliques=P2P in values,
         maps_bars=values.get(NO_MMAP) != "true",
+        by_iommufd=values.get(VFIO) == "iommufd",
         asks_nvidia_smi=_ASK_GUEST in values,
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",

@@ -113,7 +113,8 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     """What would keep a QEMU of this process from running the guest."""
     spec, guest, sysfs = start.vmi.spec, start.guest, _sysfs_of(start.pod)
     if here.dev is not None and start.host is not None:
-        nodes = read_nodes(here.dev, start.cards, start.host)
+        by_iommufd = start.vmi.metadata.annotations.by_iommufd
+        nodes = read_nodes(here.dev, start.cards, start.host, by_iommufd=by_iommufd)
         yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs, place=here.place)
     limits = read_limits(sysfs, _text(here.proc, "self/cgroup"))
     # The image's QEMU aligns BARs as this takes it.

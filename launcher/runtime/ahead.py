@@ -8,19 +8,22 @@ from dataclasses import dataclass
 
 from launcher.runtime import guest
 from launcher.runtime.embedded import prepared, root_of
+from launcher.runtime.iommufd import IOMMUFD
 from program.errors import ProgramError
 
 
 @dataclass(frozen=True)
 class Ahead:
     """What was done while the plan was made. `root`: the embedded driver's root, locked, if it existed. `looked` waits
-    until libvirt has looked at QEMU, and raises Refusal if libvirt cannot be used, which libvirt explains only once."""
+    until libvirt has looked at QEMU, and raises Refusal if libvirt cannot be used, which libvirt explains only once.
+    `iommufd`: /dev/iommu, opened as root if the launcher has started so; None where it could not be opened."""
 
     root: AbstractContextManager[object] | None = None
     looked: Callable[[], object] = lambda: None
+    iommufd: IOMMUFD | None = None
 
 
-def look_ahead(uri: str) -> Ahead:
+def look_ahead(uri: str, iommufd: IOMMUFD | None) -> Ahead:
     """Have libvirt find out what QEMU can do, if its root exists already, as in a pod."""
     place = ExitStack()
     with suppress(ProgramError):  # the planner says what is wrong with the URI, and run() with the root
@@ -42,5 +45,5 @@ def look_ahead(uri: str) -> Ahead:
 
             thread = threading.Thread(target=look, daemon=True)
             thread.start()
-            return Ahead(place, looked)
-    return Ahead()
+            return Ahead(place, looked, iommufd)
+    return Ahead(iommufd=iommufd)

@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from launcher.machines import missing
 from launcher.runtime.embedded import prepared
 from launcher.runtime.events import Changed, Ending, NotStarted, Started
 from launcher.runtime.hostdevs import HostDevice, hostdevs_in
+from launcher.runtime.iommufd import IOMMUFD
 from launcher.runtime.vm import VM, having_threads
 from launcher.versions import Version, newer_elements, numbered, refuse_newer, shown
 from program.errors import Refusal
@@ -106,6 +108,23 @@ def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
             yield domain
     finally:
         _undefine(domain, xml)
+
+
+def give_iommufd(domain: Any, xml: str, iommufd: IOMMUFD | None) -> None:
+    """Give libvirt /dev/iommu for a domain whose XML asks for it, before its start; Refusal if it is not open."""
+    asks = ElementTree.fromstring(xml).find("iommufd")  # noqa: S314 it is ours
+    if asks is None:
+        return
+    if iommufd is None:
+        raise Refusal("/dev/iommu", "could not be opened", "gpu-launcher check says why")
+    if not iommufd.counts_per_process:
+        _log.warning(
+            "IOMMUFD counts what all VMs of user %d on this node have pinned as one, and the limit of each has to "
+            "cover it: to have it count for each takes the capability SYS_RESOURCE",
+            os.getuid(),
+        )
+    with asked("take /dev/iommu", "expected a libvirt on this machine"):
+        domain.FDAssociate(asks.get("fdgroup"), [iommufd.descriptor], 0)
 
 
 def forget(connection: Any, name: str, xml: str) -> None:

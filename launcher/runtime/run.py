@@ -100,8 +100,8 @@ def _nobody_asks(runs: bool) -> None:
 class _Session:
     """The connection and the domain, in a thread of their own, which puts the event Defined, or NotStarted."""
 
-    def __init__(self, plan: RunPlan, vm: VM, looked: Callable[[], object]) -> None:
-        self._plan, self._vm, self._looked = plan, vm, looked
+    def __init__(self, plan: RunPlan, vm: VM, ahead: Ahead) -> None:
+        self._plan, self._vm, self._ahead = plan, vm, ahead
         self._left = threading.Event()
         self._ends = False
         self._thread = threading.Thread(target=self._run, name="libvirt", daemon=True)
@@ -128,7 +128,7 @@ class _Session:
 
     def _have_domain(self) -> None:
         plan, vm = self._plan, self._vm
-        self._looked()
+        self._ahead.looked()
         with guest.connected(plan.uri, vm) as connection:
             if root_of(plan.uri) is not None:  # a domain there is what a killed launcher has left
                 guest.forget(connection, plan.domain, plan.xml)
@@ -137,6 +137,7 @@ class _Session:
             guest.refuse_unknown_names(connection, plan.xml)
             refuse_links(plan.needs)
             with guest.defined(connection, plan.xml, vm) as domain, credentials.kept(domain, plan.credentials):
+                guest.give_iommufd(domain, plan.xml, self._ahead.iommufd)
                 vm.events.put(Defined(domain))
                 self._left.wait()
                 if self._ends:
@@ -144,7 +145,7 @@ class _Session:
 
 
 def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead) -> Ending:
-    session = _Session(plan, vm, ahead.looked)
+    session = _Session(plan, vm, ahead)
     try:
         domain = _defined(vm, plan.domain)
         if isinstance(domain, Ending):

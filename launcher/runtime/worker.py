@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from launcher.runtime import libvirt_log
 from launcher.runtime.events import Ending
+from launcher.runtime.iommufd import IOMMUFD
 from launcher.runtime.vm import VM, StopRequested, having_threads
 from program.bootstrap import STOPS
 from program.child import Child, forked, readable
@@ -33,6 +34,7 @@ def work(
     place: int,
     uri: str,
     served: "Callable[[RunPlan, VM], AbstractContextManager[None]]",
+    iommufd: IOMMUFD | None,
     *,
     to_its_end: bool,
 ) -> int:
@@ -40,9 +42,9 @@ def work(
     returned instead of a plan. SIGTERM and SIGINT end the VM, a second SIGINT at once; call this with
     both blocked.
 
-    The VM is `served` where the plan says. `uri` is the libvirt that the plan will name, unless something
-    is wrong with it. A VM that is to run `to_its_end` has failed if it is asked to end before. Raise Refusal for what
-    cannot be started.
+    The VM is `served` where the plan says, and has `iommufd` if the plan wants it. `uri` is the libvirt that the plan
+    will name, unless something is wrong with it. A VM that is to run `to_its_end` has failed if it is asked to end
+    before. Raise Refusal for what cannot be started.
     """
     planner = forked("the process that reads the manifest", make)
     stopped = os.eventfd(0, os.EFD_CLOEXEC)
@@ -52,7 +54,7 @@ def work(
     # Only errors: libvirt warns of what is so on purpose, maybe after our last line. It reads this variable once.
     os.environ.setdefault("LIBVIRT_DEBUG", "4")
     with libvirt_log.repeated():
-        ended = _ended(planner, stopped, stops, place, uri, served)
+        ended = _ended(planner, stopped, stops, place, uri, served, iommufd)
     if isinstance(ended, int):
         return ended
     name, ending = ended
@@ -70,13 +72,14 @@ def _ended(
     place: int,
     uri: str,
     served: "Callable[[RunPlan, VM], AbstractContextManager[None]]",
+    iommufd: IOMMUFD | None,
 ) -> tuple[str, Ending] | int:
     """Return the VM's name and how it has ended, or the planner's exit code; the parameters are work()'s."""
     missing = None
     try:
         from launcher.runtime.ahead import look_ahead
 
-        ahead = look_ahead(uri)
+        ahead = look_ahead(uri, iommufd)
         from launcher.runtime.run import run
     except ModuleNotFoundError as error:
         missing = error.name

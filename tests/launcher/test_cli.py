@@ -45,7 +45,7 @@ def test_what_an_old_libvirt_does_not_know_is_printed_and_named(gpu_launcher: Co
     assert (result.stdout, result.returncode) == (golden("acpi-msdm"), 0)
     assert result.stderr == (
         "gpu-launcher: warning: firmware.acpi.msdmNameRef: <table type='msdm'> needs libvirt 11.2.0; "
-        "take a newer libvirt, as gpu-launcher's image has it, or leave out what asks for it\n"
+        "take a newer libvirt, or leave out what asks for it\n"
     )
 
 

@@ -138,10 +138,21 @@ WHY = (
 
 
 def test_groups_are_chosen_and_a_confidential_guest_is_said_to_need_the_other() -> None:
-    assert not any("iommufd" in domain.read_text() for domain in (FIXTURES / "domains").glob("*.xml"))
+    others = (domain for domain in (FIXTURES / "domains").glob("*.xml") if domain.stem != "iommufd")
+    assert not any("iommufd" in domain.read_text() for domain in others)
     found = explained("one-gpu", {RTX_2060_VARIABLE: ONE}, is_confidential=True)
-    confidential = "A confidential guest with cards needs IOMMUFD: whether this one starts was not tried"
+    confidential = (
+        "A confidential guest with cards needs IOMMUFD (gpu-launcher.dev/vfio): whether this one starts was not tried"
+    )
     assert found["vfio"] == {"by": "groups", "why": f"{WHY}. {confidential}"}
+
+
+def test_iommufd_is_what_the_manifest_asks_for(gpu_launcher: Command) -> None:
+    variable = f"{RTX_3090_VARIABLE}=0000:e1:00.0,0000:01:00.0"
+    flags = ("explain", FIXTURES / "vms/iommufd.yaml", "--sysfs", FIXTURES / "sysfs/two-rtx-3090", "--env", variable)
+    found = json.loads(gpu_launcher(*flags, "--json").stdout)["vfio"]
+    assert found["by"] == "IOMMUFD"
+    assert found["why"].startswith("gpu-launcher.dev/vfio asks for it; cards reach each other only from Linux 6.19")
 
 
 def test_the_distance_of_two_cards_is_in_the_json_for_host_and_guest(machine: Machine) -> None:

@@ -10,6 +10,7 @@ EVERYTHING = E.domain(
     E.features(E.hyperv(E.tlbflush(E.direct(state="on"), E.extended(state="on")))),
     E.launchSecurity(type="sev-snp"),
     E.launchSecurity(type="tdx"),
+    E.iommufd(enabled="yes"),
     E.devices(
         E.panic(model="pvpanic"),
         E.interface(E.model(type="igb")),
@@ -52,7 +53,7 @@ def test_what_is_too_new_is_said_with_the_field_that_asks_for_it_and_the_version
     (problem,) = too_new(elements, (11, 3, 0))
     assert str(problem) == (
         "launchSecurity.tdx: <launchSecurity type='tdx'> needs libvirt 11.6.0, and this is 11.3.0; "
-        "take a newer libvirt, as gpu-launcher's image has it, or leave out what asks for it"
+        "take a newer libvirt, or leave out what asks for it"
     )
     both = too_new(elements, (9, 0, 0))
     assert [problem.subject for problem in both] == ["launchSecurity.tdx", "devices.panicDevices"]

@@ -38,10 +38,11 @@ def seen(
     return list(in_sysfs(cards_of(host, value, resource, kind, gpus=gpus), host, sys))
 
 
-def told(sys: Path, dev: Path, value: str = GPU, *, guest_runs: bool = False) -> list[str]:
+def told(sys: Path, dev: Path, value: str = GPU, *, guest_runs: bool = False, by_iommufd: bool = False) -> list[str]:
     host = read_host(sys)
     cards = cards_of(host, value)
-    return list(map(str, in_the_container(cards, host, read_nodes(dev, cards, host), guest_runs=guest_runs)))
+    nodes = read_nodes(dev, cards, host, by_iommufd=by_iommufd)
+    return list(map(str, in_the_container(cards, host, nodes, guest_runs=guest_runs)))
 
 
 def test_a_whole_card_on_vfio_with_its_nodes_is_nothing_to_speak_of(machine: Machine, tmp_path: Path) -> None:
@@ -165,6 +166,42 @@ def test_a_kernel_with_nodes_by_function_alone_is_none_for_libvirt(copied_machin
     (found,) = told(sys, dev)
     assert "nodes by function alone (/dev/vfio/devices), and libvirt opens groups" in found
     assert "CONFIG_VFIO_GROUP" in found
+
+
+def test_by_iommufd_a_card_needs_its_functions_nodes_and_no_groups(copied_machine: Machine, tmp_path: Path) -> None:
+    sys = copied_machine("rtx-2060")
+    dev = make_nodes(sys, tmp_path / "dev", cdevs=True)
+    (dev / "vfio/vfio").unlink()
+    assert told(sys, dev, by_iommufd=True) == []
+    (dev / "vfio/devices/vfio0").unlink()
+    (dev / "iommu").unlink()
+    without = "expected a kernel with CONFIG_IOMMUFD and CONFIG_VFIO_DEVICE_CDEV, or leave gpu-launcher.dev/vfio out"
+    assert told(sys, dev, by_iommufd=True) == [
+        f"/dev/iommu: is not in the container; {without}",
+        f"gpu 'gpu1': /dev/vfio/devices/vfio0, for {GPU} by IOMMUFD, is not in the container; {without}",
+    ]
+
+
+def test_by_iommufd_nodes_that_do_not_open_are_said_so(copied_machine: Machine, tmp_path: Path) -> None:
+    sys = copied_machine("rtx-2060")
+    dev = make_nodes(sys, tmp_path / "dev", cdevs=True)
+    for node in ("iommu", "vfio/devices/vfio0"):
+        (dev / node).unlink()
+        os.mknod(dev / node, stat.S_IFSOCK | 0o600)
+    found = told(sys, dev, by_iommufd=True)
+    assert [each.partition(": No such device or address; ")[0] for each in found] == [
+        "/dev/iommu: cannot be opened",
+        "gpu 'gpu1': /dev/vfio/devices/vfio0 cannot be opened",
+    ]
+
+
+def test_a_kernel_without_nodes_by_function_is_none_for_iommufd(machine: Machine, tmp_path: Path) -> None:
+    sys = machine("rtx-2060")
+    found = told(sys, make_nodes(sys, tmp_path / "dev"), by_iommufd=True)
+    assert found[0].startswith("/dev/iommu: is not in the container; expected a kernel with CONFIG_IOMMUFD")
+    assert found[1].startswith(
+        f"gpu 'gpu1': /dev/vfio/devices, for {GPU} by IOMMUFD, is not in the container; expected"
+    )
 
 
 def test_a_node_that_is_there_and_does_not_open_is_said_in_the_kernels_words(machine: Machine, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ def test_an_element_is_said_of_each_program_that_is_too_old_for_it() -> None:
     libvirt, qemu = versions(IGB, (9, 0, 0), (7, 2, 22))
     assert str(libvirt) == (
         "devices.interfaces.model: <model type='igb'> needs libvirt 9.3.0, and this is 9.0.0; "
-        "take a newer libvirt, as gpu-launcher's image has it, or leave out what asks for it"
+        "take a newer libvirt, or leave out what asks for it"
     )
     assert "needs QEMU 8.0.0, and this is 7.2.22" in qemu.problem.wrong
 

@@ -23,7 +23,7 @@ def make():
     print(grace_in(place), plan_in(place), flush=True)
     {body}
 try:
-    print(work(make, place, "none:///", lambda plan, vm: nullcontext(), to_its_end=False))
+    print(work(make, place, "none:///", lambda plan, vm: nullcontext(), None, to_its_end=False))
 except ProgramError as error:
     print(error)
 plan = plan_in(place)
