@@ -501,7 +501,9 @@ def test_no_link_in_a_claim_has_qemu_open_a_file_of_the_launchers(pod: Pod) -> N
     pod.vm.write_text("".join(line for line in text.splitlines(True) if "devices:" not in line) + disk + volumes)
     link = "ln -s /run/gpu-launcher/etc/qemu.conf /run/kubevirt-private/vmi-disks/data/disk.img"
     here = "/run/kubevirt-private && mount -t tmpfs none /run/kubevirt-private"
-    with pod.launched(f"mkdir {here} && mkdir -p /run/kubevirt-private/vmi-disks/data && {link}") as launched:
+    # As after a restart of the container: else the planner may look before the worker has written the file.
+    left = "mkdir -p /run/gpu-launcher/etc && install -m 444 /dev/null /run/gpu-launcher/etc/qemu.conf"
+    with pod.launched(f"mkdir {here} && mkdir -p /run/kubevirt-private/vmi-disks/data && {left} && {link}") as launched:
         code = launched.program.end(20)
     assert launched.program.log[-1].startswith(
         "ERROR the volume 'data': /var/run/kubevirt-private/vmi-disks/data/disk.img leads out of its volume, "
