@@ -35,10 +35,19 @@ class PublishedID(NamedTuple):
     name: str
 
 
+class Counter(NamedTuple):
+    """A counter of a driver's pool, which several devices consume from: the places on a card (KEP-4815)."""
+
+    driver: str
+    pool: str
+    set: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDevice:
     """A device that a driver has published. `attributes` and `capacity` are by domain and name, as in CEL; a capacity
-    is an exact amount.
+    is an exact amount. `consumes`: what it takes of counters when somebody has it.
 
     `cannot`: why nobody gets the device, if the node's inventory says so.
     """
@@ -46,6 +55,7 @@ class PublishedDevice:
     id: PublishedID
     attributes: Mapping[str, Mapping[str, Any]]
     capacity: Mapping[str, Amounts] = field(default_factory=dict)
+    consumes: Mapping[Counter, Decimal] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cannot: str | None = None
 
@@ -93,8 +103,9 @@ class Holder:
 class Cluster:
     """A cluster's devices. `classes`: the selectors of each DeviceClass. `extended`: the DeviceClass of each resource
     that DRA serves by its name. `claims` and `templates`: the objects by namespace and name. `others`: the number of
-    slices for nodes by label, which are not looked at. `states`: the nodes by name, if Nodes were given. `waiting`: the
-    pods without a node, as NAMESPACE/NAME."""
+    slices for nodes by label, which are not looked at. `left`: what is left of each counter beside the devices that
+    somebody has. `states`: the nodes by name, if Nodes were given. `waiting`: the pods without a node, as
+    NAMESPACE/NAME."""
 
     nodes: tuple[Node, ...]
     taken: Mapping[PublishedID, Holder]
@@ -103,6 +114,7 @@ class Cluster:
     claims: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     templates: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     others: int = 0
+    left: Mapping[Counter, Decimal] = field(default_factory=dict)
     states: Mapping[str, NodeState] = field(default_factory=dict)
     waiting: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -110,6 +122,14 @@ class Cluster:
     def publishes(self) -> bool:
         """Return whether any node has devices by DRA."""
         return any(node.devices or node.broken for node in self.nodes) or self.others > 0
+
+    def has_room(self, *devices: PublishedDevice) -> bool:
+        """Return whether the counters have enough left for those of these together that nobody has yet."""
+        new = [device for device in devices if device.id not in self.taken]
+        return all(
+            sum(device.consumes.get(counter, 0) for device in new) <= self.left.get(counter, 0)
+            for counter in {counter for device in new for counter in device.consumes}
+        )
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -134,10 +154,15 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
                 raise UserError(called(each), f"is of {version}", f"expected {_VERSIONS[0]}: Kubernetes 1.34 or newer")
             by_kind[str(kind)].append(each)
     claims = {names(each): each for each in by_kind["ResourceClaim"]}
-    nodes, others = _nodes(by_kind["ResourceSlice"], states, tuple(map(read_rule, by_kind[_RULE])))
+    counters: dict[Counter, Decimal] = {}
+    nodes, others = _nodes(by_kind["ResourceSlice"], states, tuple(map(read_rule, by_kind[_RULE])), counters)
+    taken = dict(_taken(claims.values()))
+    for device in {device.id: device for node in nodes for device in node.devices if device.id in taken}.values():
+        for counter, amount in device.consumes.items():
+            counters[counter] = counters.get(counter, Decimal(0)) - amount
     return Cluster(
         nodes=nodes,
-        taken=dict(_taken(claims.values())),
+        taken=taken,
         classes={names(each)[1]: selectors_of(mapping_of(each, "spec", each), each) for each in by_kind["DeviceClass"]},
         extended={
             name: names(each)[1]
@@ -147,6 +172,7 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
         claims=claims,
         templates={names(each): each for each in by_kind["ResourceClaimTemplate"]},
         others=others,
+        left=counters,
         states=states,
         waiting=waiting,
     )
@@ -173,10 +199,13 @@ class _Slice(NamedTuple):
 
 
 def _nodes(
-    slices: Iterable[Mapping[str, Any]], known: Iterable[str], rules: tuple[TaintRule, ...]
+    slices: Iterable[Mapping[str, Any]],
+    known: Iterable[str],
+    rules: tuple[TaintRule, ...],
+    counters: dict[Counter, Decimal],
 ) -> tuple[tuple[Node, ...], int]:
     """Return the nodes, those that are known already among them, by name; and the number of slices whose nodes are
-    selected by label, or device by device."""
+    selected by label, or device by device. The `counters` of whole pools are added."""
     pools: dict[tuple[str, str], list[_Slice]] = defaultdict(list)
     others = 0
     for each in slices:
@@ -209,6 +238,8 @@ def _nodes(
             continue
         its_rules = [rule for rule in rules if rule.driver in (None, driver) and rule.pool in (None, name)]
         for part in current:
+            for counter_set in objects_of(part.spec, "sharedCounters", part.owner):
+                counters.update(_counters(counter_set, "name", driver, name, part.owner))
             devices[node] += (
                 _device(device, driver, name, part, its_rules)
                 for device in objects_of(part.spec, "devices", part.owner)
@@ -231,8 +262,25 @@ def _device(
         id=PublishedID(driver, pool, name),
         attributes=_attributes(device, driver, of),
         capacity=_capacity(device, driver, of),
+        consumes={
+            counter: amount
+            for each in objects_of(device, "consumesCounters", of.owner)
+            for counter, amount in _counters(each, "counterSet", driver, pool, of.owner)
+        },
         taints=(*own, *(rule.taint for rule in rules if rule.device in (None, name))),
     )
+
+
+def _counters(
+    part: Mapping[str, Any], key: str, driver: str, pool: str, owner: Mapping[str, Any]
+) -> Iterator[tuple[Counter, Decimal]]:
+    """Yield the counters of a set, whose name is under this key."""
+    for name, value in part_of(part, "counters", owner).items():
+        try:
+            amount = amount_of(value.get("value") if isinstance(value, dict) else None)
+        except Nonsense as error:
+            raise UserError(called(owner), f"the counter {name}: {error.wrong}", EXPECTED) from error
+        yield Counter(driver, pool, str(part.get(key)), name), amount
 
 
 def _attributes(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str, dict[str, Any]]:

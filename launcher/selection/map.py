@@ -104,6 +104,7 @@ def _published(node: Node, cluster: Cluster) -> Iterator[Cards]:
         model = device.product or device.id.driver
         why = [] if device.cannot is None else [device.cannot]
         why += [f"tainted: {taint}" for taint in device.taints if keeps_away(taint, ())]
+        why += [] if cluster.has_room(device) else ["its card has no room left for it"]
         if (holder := cluster.taken.get(device.id)) is not None:
             yield Cards(model, State.TAKEN, f"{place}: {holder}")
         elif why or _is_cordoned(node.name, cluster):

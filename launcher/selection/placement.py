@@ -5,13 +5,13 @@ and request, to be free, and to have only tolerated taints; of these the first o
 the constraints allow together.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from launcher.selection.cel import Expression, Unknowable
 from launcher.selection.claim import Misfit, Selector
-from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID
+from launcher.selection.cluster import Cluster, Node, PublishedDevice, PublishedID
 from launcher.selection.taints import keeps_away
 from launcher.selection.wishes import Alternative, Sharing, Wish
 from pci import slices as words
@@ -84,7 +84,7 @@ class Judge:
 
     def __init__(self, wish: Wish, cluster: Cluster) -> None:
         self._wish = wish
-        self._taken: Mapping[PublishedID, Holder] = cluster.taken
+        self._cluster = cluster
         kinds = [
             [_Kind(alternative, wanted.claim, wanted.allocated) for alternative in wanted.alternatives]
             for wanted in wish.devices
@@ -138,7 +138,7 @@ class Judge:
         if kind.allocated is not None:  # the scheduler asks nothing else of it
             has = f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
             return None if device.id == kind.allocated else Reason(Misfit.OTHER_CLAIM, "of another claim", has)
-        holder = self._taken.get(device.id)
+        holder = self._cluster.taken.get(device.id)
         for selector in kind.alternative.selectors:
             try:
                 holds = self._compiled[selector].holds(device)
@@ -152,6 +152,8 @@ class Judge:
             return Reason(Misfit.UNHEALTHY, "unhealthy", device.cannot)
         if holder is not None:
             return Reason(Misfit.TAKEN, "taken", f"taken by {holder}")
+        if not self._cluster.has_room(device):
+            return Reason(Misfit.TAKEN, "no room on its card", "its card has no room left for it")
         for taint in device.taints:
             if keeps_away(taint, kind.alternative.tolerations):
                 return Reason(Misfit.TAINTED, f"tainted {taint.key}", f"tainted: {taint}")
@@ -165,6 +167,9 @@ class Judge:
         steps = _Steps(_MOST_STEPS)
         sharings = self._wish.sharings
         try:
+            if any(option.device.consumes for each in candidates for option in each):
+                chosen = self._with_room(candidates, (), steps)
+                return chosen or f"not {len(candidates)} of the cards that could be had go together: they share room"
             first = _first_fit(candidates, sharings)
             if first is not None:
                 return first
@@ -180,6 +185,22 @@ class Judge:
             return _in_order(candidates, sharings, steps)
         except _TooManySteps:
             return "the claim's constraints allow more combinations than are tried here"
+
+    def _with_room(
+        self, candidates: Sequence[Sequence[_Option]], chosen: tuple[_Option, ...], steps: "_Steps"
+    ) -> tuple[PublishedDevice, ...] | None:
+        """Return the first devices, after these, that go together and have room on their cards; None if none do."""
+        steps.take()
+        devices = tuple(option.device for option in chosen)
+        if len(chosen) == len(candidates):
+            return devices
+        for option in candidates[len(chosen)]:
+            goes = _goes(option, len(chosen), chosen, self._wish.sharings)
+            if goes and self._cluster.has_room(*devices, option.device):
+                all_of_them = self._with_room(candidates, (*chosen, option), steps)
+                if all_of_them is not None:
+                    return all_of_them
+        return None
 
     def _refused(self, devices: Sequence[PublishedDevice]) -> str | None:
         """Return why gpu-plugin refuses these devices though the scheduler takes them: the GPUs of a claim that are on

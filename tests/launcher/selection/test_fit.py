@@ -544,7 +544,12 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _ON_RACK = {"key": "rack", "operator": "In", "values": ["1"]}
 WHOLE: list[Any] = [
-    changed(RTX, taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}], capacity={"m": {"value": "4Gi"}})[0],
+    changed(
+        RTX,
+        taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}],
+        capacity={"m": {"value": "4Gi"}},
+        consumesCounters=[{"counterSet": "s", "counters": {"c": {"value": "1"}}}],
+    )[0],
     rule(driver="gpu-launcher.dev", pool="rtx", device="pci-0000-e1-00-0"),
     claim_of("held", [("rtx", "pci-0000-01-00-0")], "p"),
     {**CLAIM, "status": {"reservedFor": []}},

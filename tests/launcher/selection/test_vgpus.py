@@ -1,0 +1,100 @@
+"""VMs that want vGPUs which are made when they are claimed, and which exclude each other on their card."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher.claims import Entry, EntryKind
+from launcher.selection.annotations import read_selection
+from launcher.selection.cluster import cluster_of
+from launcher.selection.fit import fit_of
+from launcher.selection.map import State, cards_of
+from plugin.cards.config import Config, Serve
+from plugin.cards.names import read_pci_ids
+from plugin.cards.vgpu_rules import VGPURule, When
+from program.errors import UserError
+from tests.clusters import Object, claim_of, slices_of
+from tests.processes import FIXTURES
+from tests.snapshots import look_at
+from tests.vgpu_kernel import Kernel, l40s
+
+TYPES = {"L40S-12Q": 4, "L40S-24Q": 2, "L40S-48Q": 1}
+NO_ROOM = "its card has no room left for it"
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> list[Object]:
+    """The slices of a node with two L40S, nothing made yet."""
+    cards = l40s(0x41), l40s(0x61)
+    kernel = Kernel(tmp_path, *cards)
+    for card in cards:
+        kernel.on(card)
+    rule = VGPURule(vendor="10de", types=TYPES, when=When.CLAIMED)
+    names, config = read_pci_ids(FIXTURES / "pci.ids"), Config(serve=Serve.DRA, vgpus=(rule,))
+    return slices_of(look_at(kernel.sys, names, config, state=kernel.state, proc=kernel.proc), "node")
+
+
+def name_of(bus: str, size: str, number: int) -> str:
+    return f"vgpu-0000-{bus}-00-0-l40s-{size.lower()}-{number}"
+
+
+def fit(
+    objects: Sequence[Object], *sizes: str, held: Sequence[str] = ()
+) -> tuple[list[str] | str | None, Mapping[str, str | None]]:
+    """The devices that a VM with vGPUs of these sizes gets while others have those that are `held`, or why none; and
+    why each device is not the VM's."""
+    entries = [
+        Entry(kind=EntryKind.GPU, name=f"g{number}", wants=f"nvidia.com/NVIDIA_L40S-{size}")
+        for number, size in enumerate(sizes)
+    ]
+    cluster = cluster_of([*objects, claim_of("held", [("node", name) for name in held], "other")])
+    (placement,) = fit_of("default/vm", "default", entries, read_selection({}), (), cluster).placements
+    verdicts = {each.device.id.name: None if each.reason is None else each.reason.text for each in placement.verdicts}
+    devices = placement.devices
+    return (placement.reason if devices is None else [device.id.name for device in devices]), verdicts
+
+
+def test_a_vgpu_of_another_size_than_the_cards_is_on_the_other_card(objects: list[Object]) -> None:
+    devices, verdicts = fit(objects, "48Q", held=[name_of("41", "24Q", 0)])
+    assert devices == [name_of("61", "48Q", 0)]
+    assert verdicts[name_of("41", "48Q", 0)] == NO_ROOM
+    assert fit(objects, "24Q", held=[name_of("41", "24Q", 0)])[0] == [name_of("41", "24Q", 1)]
+
+
+def test_no_card_has_room_for_another_size(objects: list[Object]) -> None:
+    held = [name_of("41", "24Q", 0), name_of("61", "12Q", 0)]
+    assert fit(objects, "48Q", held=held)[0] == "no card here could be gpu 'g0'"
+
+
+def test_the_vgpus_of_one_vm_have_room_together_or_are_refused(objects: list[Object]) -> None:
+    assert fit(objects, "48Q", "24Q")[0] == [name_of("41", "48Q", 0), name_of("61", "24Q", 0)]
+    assert fit(objects, "24Q", "24Q", "24Q")[0] == [name_of(*each) for each in _THREE_HALVES]
+    said = "not 3 of the cards that could be had go together: they share room"
+    assert fit(objects, "48Q", "24Q", "12Q")[0] == said
+    # The first choice for g0 leaves no room for the second of g1 and g2.
+    assert fit(objects, "24Q", "48Q", "24Q")[0] == [
+        name_of("41", "24Q", 0),
+        name_of("61", "48Q", 0),
+        name_of("41", "24Q", 1),
+    ]
+
+
+_THREE_HALVES = (("41", "24Q", 0), ("41", "24Q", 1), ("61", "24Q", 0))
+
+
+def test_the_map_says_where_no_room_is_left(objects: list[Object]) -> None:
+    cluster = cluster_of([*objects, claim_of("held", [("node", name_of("41", "48Q", 0))], "other")])
+    (node,) = cluster.nodes
+    states = [(each.state, NO_ROOM in each.text) for each in cards_of(node, cluster)]
+    free, taken, no_room = (State.FREE, False), (State.TAKEN, False), (State.UNAVAILABLE, True)
+    assert [states.count(each) for each in (free, taken, no_room)] == [7, 1, 6]
+
+
+@pytest.mark.parametrize("value", ["x", None, {"value": "1Zi"}], ids=repr)
+def test_a_counter_that_is_none_is_named(objects: list[Object], value: object) -> None:
+    (counters,) = [each for each in objects if each["spec"].get("sharedCounters")]
+    its = counters["spec"]["sharedCounters"][0]["counters"]
+    its[min(its)] = value
+    with pytest.raises(UserError, match=f"^ResourceSlice {counters['metadata']['name']}: the counter {min(its)}: "):
+        fit(objects, "48Q")
