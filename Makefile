@@ -9,13 +9,13 @@ demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
 	.venv/bin/pytest --numprocesses auto --dist worksteal $(ARGS)
 
-image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; for ARCHITECTURES; needs root
+image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; for ARCHITECTURES; of Debian's next release with RELEASE=forky, in dist/forky; needs root
 	deploy/build.sh $(ARCHITECTURES)
-	.venv/bin/pytest tests/image --numprocesses 2 --dist worksteal
+	$(if $(RELEASE),cd dist/$(RELEASE) && ../../).venv/bin/pytest tests/image --numprocesses 2 --dist worksteal
 
 dist: .venv/ready  ## the files of a release, in dist/: wheel, sdist, what is applied, SBOM, checksums; as root both images
 	@if [ "$$(id -u)" = 0 ]; then \
-	    $(MAKE) .venv/image && images=$$(deploy/build.sh $(ARCHITECTURES)) && deploy/dist.sh dist $$images; \
+	    $(MAKE) .venv/image && images=$$(RELEASE= deploy/build.sh $(ARCHITECTURES)) && deploy/dist.sh dist $$images; \
 	else \
 	    echo "without the images, which take root" && deploy/dist.sh dist; \
 	fi

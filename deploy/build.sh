@@ -4,7 +4,26 @@
 # this machine's. Another architecture than the machine's is emulated. An archive with several has an index of them.
 # Layers are kept in the cache. The same commit gives archives of the same bytes: every time in them is SOURCE_DATE_EPOCH,
 # or that of the Debian indices that the locks are from.
+#
+# With RELEASE=forky both are of Debian's next release as it is today: it changes each day, so the repository has no lock of
+# it. They are built in dist/forky, a copy of the working tree whose locks are new, and have names that end in -forky.
 set -eu
+release=${RELEASE:-trixie}
+if [ "${RELEASE-}" ]; then
+    case $release in
+    *[!a-z]*)
+        echo "RELEASE: $release is no release of Debian's; expected a name such as forky" >&2
+        exit 1
+        ;;
+    esac
+    copy=dist/$release
+    rm -rf "$copy"
+    mkdir -p "$copy"
+    git ls-files -z --cached --others --exclude-standard | xargs -0 cp -a --parents --target-directory "$copy"
+    cd "$copy"
+    deploy/lock.sh "$release" >&2
+    echo "$release is not pinned: its packages are those of $(cat deploy/debian.date)" >&2
+fi
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(date --date="$(cat deploy/debian.date)" +%s)}
 export SOURCE_DATE_EPOCH
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
@@ -50,7 +69,7 @@ base() {
             fi
             rm "$1/tmp/files"' \
         --customize-hook='rm -f "$1/etc/hostname" "$1/etc/resolv.conf"' --skip=output/dev \
-        trixie "$cache/base.tar"
+        "$release" "$cache/base.tar"
     container=$(stored from scratch)
     stored config --arch "$1" "$container"
     stored add --quiet "$container" "$cache/base.tar" / >/dev/null
@@ -82,7 +101,7 @@ for architecture; do
     [ "$architecture" = "$(dpkg --print-architecture)" ] || emulate "$architecture"
 done
 for program in plugin launcher; do
-    image=localhost/gpu-$program:$version
+    image=localhost/gpu-$program:$version${RELEASE:+-$RELEASE}
     archive=dist/gpu-$program-$version.tar
     ! stored manifest inspect "$image" >/dev/null 2>&1 || stored manifest rm "$image" >/dev/null
     ! stored inspect --type image "$image" >/dev/null 2>&1 || stored rmi "$image" >/dev/null
@@ -100,5 +119,5 @@ for program in plugin launcher; do
     tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
         --mode=u+rw,go+r,go-w --directory="$layout" --file="$archive" blobs index.json oci-layout
     rm -r "$layout"
-    echo "$archive"
+    echo "${RELEASE:+dist/$RELEASE/}$archive"
 done

@@ -2,11 +2,12 @@
 # Writes the locks of the images' Debian packages anew: deploy/*/debian-ARCHITECTURE.lock, with the SHA-256 and the file
 # name of each package of the newest Debian 13, its updates and its security updates, in sha256sum's format. A lock has
 # all packages that an image or a stage of its build has: the base's, those of `packages` and `packages-ARCHITECTURE`
-# beside it, and what these depend on. deploy/debian.date says when Debian made the newest of the indices. Called by `make lock-debian`, in the root of the repository.
+# beside it, and what these depend on. deploy/debian.date says when Debian made the newest of the indices. Called by `make
+# lock-debian`, in the root of the repository, and by deploy/build.sh with the name of another release: deploy/lock.sh [RELEASE].
 set -eu
 if [ "${1-}" != resolve ]; then
     exec mmdebstrap --quiet --variant=custom --architectures=amd64,arm64 --extract-hook='deploy/lock.sh resolve' \
-        trixie /dev/null
+        "${1:-trixie}" /dev/null
 fi
 
 # Called by mmdebstrap, which has fetched Debian's signed indices.

@@ -76,6 +76,14 @@ def test_a_base_without_a_digest_is_refused() -> None:
         )
 
 
+def test_what_is_no_release_of_debians_is_refused_before_anything_is_removed() -> None:
+    environ = {**os.environ, "RELEASE": "../deploy"}
+    done = subprocess.run([DEPLOY / "build.sh"], env=environ, cwd=ROOT, capture_output=True, text=True, check=False)
+    expected = "RELEASE: ../deploy is no release of Debian's; expected a name such as forky\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
+    assert DEPLOY.is_dir()
+
+
 @pytest.mark.parametrize("architecture", ["amd64", "arm64"])
 @pytest.mark.parametrize("directory", ["dependencies", "launcher", "plugin"])
 def test_the_lock_of_debians_packages_has_those_that_are_named_and_the_bases(directory: str, architecture: str) -> None:
