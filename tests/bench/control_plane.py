@@ -104,7 +104,8 @@ class ControlPlane:
 @contextmanager
 def running_control_plane() -> Iterator[ControlPlane]:
     """Ended with all that it has when this ends; NotBuilt where the lab's programs are not there."""
-    programs = sorted(CACHE.glob("kubernetes-*/kubernetes"), key=lambda path: path.stat().st_mtime)
+    # Of the version that the lab takes by itself: the others' directories have it in their names.
+    programs = sorted(CACHE.glob(f"kubernetes-{'?' * 12}/kubernetes"), key=lambda path: path.stat().st_mtime)
     if not programs:
         raise NotBuilt(f"there is no Kubernetes in {CACHE}; make lab builds it")
     with tempfile.TemporaryDirectory() as directory:
