@@ -3,6 +3,7 @@ is placed can be made on the cards of tests.vgpu_kernel, and what has to wait co
 `python -m tests.bench.vgpus`. The scheduler is the one that the lab has built: `make lab`, once."""
 
 import argparse
+import asyncio
 import tempfile
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from plugin.cards.names import read_pci_ids
 from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import plain
 from plugin.dra.slices import OwningNode, slices
+from plugin.node.look import Places, look
 from tests.bench.cluster import _CLASS, _cards, _is_judged, _node, _pod
 from tests.bench.control_plane import ControlPlane, NotBuilt, running_control_plane, until
 from tests.processes import FIXTURES
@@ -101,22 +103,22 @@ def _mix(random: Random, directory: Path, name: str) -> Mix:
     names = read_pci_ids(FIXTURES / "pci.ids")
     config = Config(serve=Serve.DRA, vgpus=(rule,))
     before = look_at(kernel.sys, names, config, state=kernel.state, proc=kernel.proc)
-    others = []
     for card in _CARDS:
         for number in range(1, random.choice([0, 0, 0, 1, 2]) + 1):  # somebody else's
             if creatable := kernel.creatable(card):
                 kernel.write_type(card.function(number), random.choice(creatable))
-                others.append(card.function(number))
-    seen = look_at(kernel.sys, names, config, state=kernel.state, proc=kernel.proc)
-    if len(seen.claimable) < len(before.claimable):  # the names of types are in no list of a card that is full
-        for function in others:
-            kernel.write_type(function, 0)
-        seen = before
+    # The plugin has run since before, so it knows the names of the types that no list has now.
+    places = Places(sys=kernel.sys, dev=None, proc=kernel.proc, state=kernel.state)
+    seen = asyncio.run(look(places, names, config, _ask, lambda: before))
     wanted = {
         f"{name}-{number}": random.choices(sorted(types), k=random.choice([1, 1, 1, 2, 3]))
         for number in range(random.randint(2, 6))
     }
     return Mix(name, mixed, kernel, slices(seen, OwningNode(name, "0b6f3c3e-0000-4000-8000-000000000001")), wanted)
+
+
+async def _ask(read: Any, *arguments: Any, **named: Any) -> Any:
+    return read(*arguments, **named)
 
 
 def _asking(node: str, name: str, types: list[str]) -> Iterator[dict[str, Any]]:
