@@ -1,33 +1,49 @@
 """The cards by Dynamic Resource Allocation: the driver publishes them, the stock scheduler chooses as the VM's
 annotations say and as `gpu-launcher fit` foretells, the driver prepares what the claim names, and takes it back.
 
-Two cards can go, ALONE and FAR; the two behind the switch share an IOMMU group.
+Two cards can go, ALONE and FAR; the two behind the switch share an IOMMU group. At the end a third one, of which the
+driver makes vGPUs for claims.
 """
 
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pci.device_metadata import IN_CONTAINER
 from pci.slices import UNHEALTHY
 from tests.lab import build, pods
 from tests.lab.lab import Lab
-from tests.lab.machine import ALONE, CARD, FAR, MODERN
+from tests.lab.machine import ALONE, CARD, FAR, MODERN, NVME
 from tests.lab.restricted import check_restricted
 from tests.lab.waiting import CommandFailed
 from tests.processes import finished
 
-MACHINE = MODERN
+MACHINE = replace(MODERN, vgpus=True)
 
-CONFIG: dict[str, Any] = {"serve": "dra", **pods.CARDS}
+VGPU = "10de:26b9"
+CONFIG: dict[str, Any] = {"serve": "dra", "offer": [*pods.CARDS["offer"], {"device": VGPU, "withhold": True}]}
 CHECKPOINT = "/var/lib/kubelet/plugins/gpu-launcher.dev/checkpoint.json"
 CDI = "/var/run/cdi"
 CLAIM_SAYS = "a writable claim"
-HAS_TAINTS = build.kubernetes_minor() >= 36
+HAS_TAINTS = HAS_COUNTERS = build.kubernetes_minor() >= 36
+#: vGPUs that the card at NVME can have at once, and their numbers at its driver; and which functions they are made of.
+VGPUS, NUMBERS = {"L40S-24Q": 2, "L40S-48Q": 1}, {"L40S-24Q": "1155", "L40S-48Q": "1156"}
+FUNCTIONS = (f"{NVME}.1", f"{NVME}.2")
+WHEN_CLAIMED: dict[str, Any] = {
+    **CONFIG,
+    "bind": "when-claimed",
+    "vgpus": [{"device": VGPU, "types": VGPUS, "when": "claimed"}],
+    "offer": [
+        *pods.CARDS["offer"],
+        *({"vgpu_type": f"NVIDIA {its}", "resource": f"example.com/{its}"} for its in VGPUS),
+    ],
+}
 
 
 def _name(slot: str) -> str:
@@ -194,7 +210,7 @@ def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
     wish = {"nvidia.com/use-gpuuuid": uuids[ALONE]}
     with lab.holder("before", 1, dra=True, annotations=wish):
         assert _prepared(lab)
-        lab.node.reboot(MODERN)
+        lab.node.reboot(MACHINE)
         lab.wait_for_end("before")
     lab.plugin()
     lab.until("ALONE is well", lambda: _is_well(lab, ALONE), 150)
@@ -203,11 +219,18 @@ def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
         assert _allocated(lab, "after") == [_name(ALONE)]
 
 
-def test_bound_when_claimed_there_and_back(lab: Lab, plugin: str, uuids: dict[str, str], tmp_path: Path) -> None:
-    """A card is as its host has it until a claim has it, and again afterwards."""
+@pytest.fixture(scope="module")
+def when_claimed(lab: Lab, uuids: dict[str, str]) -> None:
+    """A plugin that finds no card bound, binds them for claims, and makes vGPUs for claims."""
     code, said = lab.bind("unbind", "--all", f"--config={pods.CONFIG}")
     assert code == 0, said
-    lab.start_plugin({**CONFIG, "bind": "when-claimed"}, base="dra")
+    lab.start_plugin(WHEN_CLAIMED, base="dra")
+    # Until then the one before it may be asked, which has no rights to make a vGPU.
+    lab.cluster.kubectl("rollout", "status", "daemonset/gpu-plugin", "--timeout=0", seconds=220)
+
+
+def test_bound_when_claimed_there_and_back(lab: Lab, when_claimed: None, uuids: dict[str, str], tmp_path: Path) -> None:
+    """A card is as its host has it until a claim has it, and again afterwards."""
     own = lab.drivers(ALONE)
     assert "vfio-pci" not in own
     lab.until("ALONE is on offer as it is", lambda: _is_well(lab, ALONE) and not _is_bound(lab, ALONE), 150)
@@ -220,6 +243,48 @@ def test_bound_when_claimed_there_and_back(lab: Lab, plugin: str, uuids: dict[st
         assert "vfio-pci" not in lab.drivers(FAR)
     lab.until("the host has it again", lambda: lab.drivers(ALONE) == own, 150)
     lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
+
+
+@pytest.mark.skipif(not HAS_COUNTERS, reason="Kubernetes has counters of devices from 1.36 on")
+def test_a_device_for_each_type_and_number_of_vgpus_is_published_with_counters(lab: Lab, when_claimed: None) -> None:
+    names = {_vgpu_name(its, number) for its, count in VGPUS.items() for number in range(count)}
+    lab.until("the vGPUs are published", lambda: names <= {*lab.published()}, 150)
+    slices = [each["spec"] for each in lab.cluster.get_all("resourceslices")]
+    left = {
+        (counters["name"], name): int(counter["value"])
+        for spec in slices
+        for counters in spec.get("sharedCounters", ())
+        for name, counter in counters["counters"].items()
+    }
+    consumed = {name: _consumed(lab.published()[name]) for name in names}
+    one, other, whole = (consumed[_vgpu_name(*which)] for which in (("L40S-24Q", 0), ("L40S-24Q", 1), ("L40S-48Q", 0)))
+    assert _fits(left, one, other)
+    assert _fits(left, whole)
+    assert not _fits(left, one, whole)
+    assert _made(lab) == dict.fromkeys(FUNCTIONS, "0")
+
+
+@pytest.mark.skipif(not HAS_COUNTERS, reason="Kubernetes has counters of devices from 1.36 on")
+def test_vgpus_are_made_for_claims_and_another_size_waits_until_the_last_of_them_has_ended(
+    lab: Lab, when_claimed: None
+) -> None:
+    with _holder(lab, "half", "L40S-24Q"), _holder(lab, "other-half", "L40S-24Q"):
+        assert {_vgpu(lab, "half"), _vgpu(lab, "other-half")} == {*FUNCTIONS}
+        assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
+        with lab.pod("whole", 0, dra=True, sleeps=True, grace=1, more=_wish("L40S-48Q")):
+            assert "cannot allocate all claims" in lab.unschedulable("whole")
+            lab.cluster.delete("pod", "half")
+            last = _vgpu(lab, "other-half")
+            (first,) = {*FUNCTIONS} - {last}
+            lab.until("a vGPU went with its claim", lambda: _made(lab)[first] == "0", 60)
+            assert _made(lab)[last] == NUMBERS["L40S-24Q"]
+            assert not _allocated(lab, "whole")
+            lab.cluster.delete("pod", "other-half")
+            lab.until("the one that waited runs", lambda: lab.phase("whole") == "Running", 150)
+            whole = _vgpu(lab, "whole")
+            assert _made(lab) == {**dict.fromkeys(FUNCTIONS, "0"), whole: NUMBERS["L40S-48Q"]}
+    lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
+    assert _made(lab) == dict.fromkeys(FUNCTIONS, "0")
 
 
 @contextmanager
@@ -274,3 +339,46 @@ def _fit(lab: Lab, directory: Path, name: str, cards: int, annotations: dict[str
     assert done.returncode in (0, 1), done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document
+
+
+def _vgpu_name(its: str, number: int) -> str:
+    """A vGPU's name in the slices, by its type and number."""
+    return f"vgpu-{NVME.replace(':', '-')}-0-{its.lower()}-{number}"
+
+
+def _wish(its: str) -> dict[str, Any]:
+    """A VM with one vGPU of this type."""
+    return {"domain": {"devices": {"gpus": [{"name": "vgpu", "deviceName": f"example.com/{its}"}]}}}
+
+
+def _holder(lab: Lab, name: str, its: str) -> AbstractContextManager[None]:
+    """A pod that has one vGPU of this type."""
+    return lab.holder(name, 0, dra=True, more=_wish(its))
+
+
+def _made(lab: Lab) -> dict[str, str]:
+    """The type's number of each function, by its driver; 0 for none."""
+    shown = "cd /sys/bus/pci/devices; grep . */nvidia/current_vgpu_type"
+    return dict(re.findall(r"(\S+?)/nvidia/current_vgpu_type:(\d+)", lab.node.sh(shown)))
+
+
+def _vgpu(lab: Lab, pod: str) -> str:
+    """The address of the vGPU that it has been given, by the file that tells it."""
+    told = lab.cluster.kubectl("exec", pod, "--", "sh", "-c", f"cat {IN_CONTAINER}/*/*/*/*")
+    (request,) = json.loads(told)["requests"]
+    (device,) = request["devices"]
+    return str(device["attributes"]["resource.kubernetes.io/pciBusID"]["string"])
+
+
+def _consumed(device: dict[str, Any]) -> dict[tuple[str, str], int]:
+    """How much of which counter a device in the slices consumes, by the counter's set and name."""
+    return {
+        (each["counterSet"], name): int(counter["value"])
+        for each in device["consumesCounters"]
+        for name, counter in each["counters"].items()
+    }
+
+
+def _fits(left: dict[tuple[str, str], int], *devices: dict[tuple[str, str], int]) -> bool:
+    """Whether the devices consume no more than is left of each counter."""
+    return all(sum(device.get(counter, 0) for device in devices) <= most for counter, most in left.items())
