@@ -268,11 +268,17 @@ def test_a_device_for_each_type_and_number_of_vgpus_is_published_with_counters(l
 def test_vgpus_are_made_for_claims_and_another_size_waits_until_the_last_of_them_has_ended(
     lab: Lab, when_claimed: None
 ) -> None:
+    """They stay when the pod of the driver that made them is deleted, and the next driver takes each away with its
+    claim."""
     with _holder(lab, "half", "L40S-24Q"), _holder(lab, "other-half", "L40S-24Q"):
         assert {_vgpu(lab, "half"), _vgpu(lab, "other-half")} == {*FUNCTIONS}
         assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
         with lab.pod("whole", 0, dra=True, sleeps=True, grace=1, more=_wish("L40S-48Q")):
             assert "cannot allocate all claims" in lab.unschedulable("whole")
+            lab.cluster.delete("pod", lab.plugin())
+            assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
+            lab.plugin()
+            assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
             lab.cluster.delete("pod", "half")
             last = _vgpu(lab, "other-half")
             (first,) = {*FUNCTIONS} - {last}
