@@ -96,6 +96,27 @@ def test_by_force_the_guest_ends_now_and_its_controller_knows_first(kubectl_gpuv
     assert changes(kubectl)[1][-2:] == ["ctl", "kill"]
 
 
+@pytest.mark.parametrize("now", [None, ended(0), {**pod(), "metadata": {**pod()["metadata"], "uid": "another"}}])
+def test_a_guest_that_ended_before_it_could_be_ended_is_stopped(
+    kubectl_gpuvm: Command, kubectl: StandIn, now: dict[str, Any] | None
+) -> None:
+    kubectl.answers("exec", err='Error from server (NotFound): pods "vm" not found', code=1)
+    kubectl.answers("get pod/vm", [now] if now else "")
+    having(kubectl, pod(spec=ALWAYS))
+    result = kubectl_gpuvm("stop", "vm", "--force", env=kubectl.env)
+    assert (result.stdout.partition(";")[0], result.stderr) == ("vm: ends now", "")
+    assert [call[1] for call in changes(kubectl)] == ["delete", "exec"]
+
+
+def test_a_guest_that_still_runs_when_it_cannot_be_ended_is_an_error(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("exec", err="error: Internal error occurred", code=1)
+    kubectl.answers("get pod/vm", [pod(spec=ALWAYS)])
+    having(kubectl, pod(spec=ALWAYS))
+    result = kubectl_gpuvm("stop", "vm", "--force", env=kubectl.env)
+    assert "Internal error occurred" in result.stderr
+    assert result.returncode == 1
+
+
 def test_one_of_several_replicas_cannot_be_stopped(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     replicas = (pod(f"vm-{n}", vm="vm", owner="StatefulSet/vm") for n in range(2))
     having(kubectl, controller("StatefulSet", replicas=2), *replicas)

