@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -104,16 +105,17 @@ class Node:
 
 
 def assert_all_agree(node: Node) -> None:
+    seen: Snapshot | ProgramError
     try:
         seen = node.now()
-    except ProgramError:
-        seen = None
+    except ProgramError as error:
+        seen = error
     asyncio.run(_agree(node, seen))
 
 
-async def _agree(node: Node, seen: Snapshot | None) -> None:
-    if seen is None:
-        with pytest.raises(ProgramError):
+async def _agree(node: Node, seen: Snapshot | ProgramError) -> None:
+    if isinstance(seen, ProgramError):
+        with pytest.raises(ProgramError, match=re.escape(str(seen))):
             await node.watch().__aenter__()
         return
     async with node.watch() as watch:
