@@ -6,7 +6,9 @@ writing by a thread (MADV_POPULATE_WRITE). `-overcommit mem-lock=on` stands for 
 and pin all pages in one thread. Shared memory is a file of a tmpfs with huge pages, in a mount namespace of the bench's
 own, which takes root: a memfd has them only where shmem_enabled is `advise` or `always`.
 
-    unshare -m .venv/bin/python -m tests.bench.memory [GIB]
+    unshare -m .venv/bin/python -m tests.bench.memory [GIB [GIB ...]]
+
+The first size is for all, the others are for QEMU besides.
 """
 
 import ctypes
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -127,28 +129,32 @@ def _exec_to_running(gib: int, threads: int | None, *, huge: bool) -> float:
             qemu.wait()
 
 
-def _of_qemu(gib: int) -> None:
-    print(f"\nQEMU, exec to a running guest of {gib} GiB, all of it pinned; seconds, medians of {_ROUNDS}")
-    print("| pages | as before | threads='2' |")
-    print("|---|---|---|")
-    for huge in (False, True):
-        # In turn, so that other work on the machine slows both.
-        runs = [[_exec_to_running(gib, threads, huge=huge) for threads in (None, 2)] for _ in range(_ROUNDS)]
-        row = (f"{statistics.median(values):.2f}" for values in zip(*runs, strict=True))
-        print(f"| {'2 MiB' if huge else '4 KiB'} | {' | '.join(row)} |", flush=True)
+def _of_qemu(sizes: Sequence[int]) -> None:
+    print(f"\nQEMU, exec to a running guest, all of its memory pinned; seconds, medians of {_ROUNDS}, least and most")
+    print("| memory | pages | as before | threads='2' |")
+    print("|---|---|---|---|")
+    for gib in sizes:
+        for huge in (False, True):
+            # In turn, so that other work on the machine slows both.
+            runs = [[_exec_to_running(gib, threads, huge=huge) for threads in (None, 2)] for _ in range(_ROUNDS)]
+            row = (
+                f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+                for values in zip(*runs, strict=True)
+            )
+            print(f"| {gib} GiB | {'2 MiB' if huge else '4 KiB'} | {' | '.join(row)} |", flush=True)
 
 
 def main() -> None:
-    gib = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    sizes = [int(size) for size in sys.argv[1:]] or [4]
     with tempfile.TemporaryDirectory() as place:
         if os.geteuid() == 0:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "huge=advise,size=100%", "none", place], check=True)
         try:
-            _of_pages(gib, Path(place))
+            _of_pages(sizes[0], Path(place))
         finally:
             if os.geteuid() == 0:
                 subprocess.run(["umount", place], check=True)
-    _of_qemu(gib)
+    _of_qemu(sizes)
 
 
 if __name__ == "__main__":
