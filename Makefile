@@ -11,7 +11,7 @@ test: .venv/ready  ## every check: linters, types, import contracts, the suite; 
 
 image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; for ARCHITECTURES; of Debian's next release with RELEASE=forky, in dist/forky; needs root
 	deploy/build.sh $(ARCHITECTURES)
-	$(if $(RELEASE),cd dist/$(RELEASE) && ../../).venv/bin/pytest tests/image --numprocesses 2 --dist worksteal
+	$(if $(RELEASE),cd dist/$(RELEASE) && ../../).venv/bin/pytest tests/image --numprocesses 3 --dist worksteal
 
 dist: .venv/ready  ## the files of a release, in dist/: wheel, sdist, what is applied, SBOM, checksums; as root both images
 	@if [ "$$(id -u)" = 0 ]; then \

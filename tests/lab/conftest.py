@@ -62,11 +62,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (*LONG, item.path.stem).index(item.path.stem))
 
 
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those of the working tree."""
+    return build.tree_images(tmp_path_factory.mktemp("images"))
+
+
 @pytest.fixture(scope="module")
-def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+def lab(request: pytest.FixtureRequest, images: Path) -> Iterator[Lab]:
     stash, module = request.config.stash, str(request.path.stem)
     logs = LOGS / module
-    with running_lab(request.module.MACHINE, logs) as lab:
+    with running_lab(request.module.MACHINE, images, logs) as lab:
         stash[_notes].append(f"{module}: {lab.node.name} was ready {lab.box.patience.boot:.0f} s after power on")
         yield lab
         for why in lab.node.failed_boots:

@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import tempfile
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.paths import MANIFEST
-from tests.lab import build, pods
+from tests.lab import pods
 from tests.lab.box import Box, opened_box
 from tests.lab.control_plane import Cluster, running_control_plane
 from tests.lab.machine import Machine
@@ -312,15 +311,14 @@ class Console:
 
 
 @contextmanager
-def running_lab(machine: Machine, logs: Path | None = None) -> Iterator[Lab]:
-    """A box, a control plane in it and a node with the working tree's images; nothing is left of them afterwards.
+def running_lab(machine: Machine, images: Path, logs: Path | None = None) -> Iterator[Lab]:
+    """A box, a control plane in it and a node with these images; nothing is left of them afterwards.
 
     What a lab that does not come up has to say goes to `logs`.
     """
     with opened_box() as box, ExitStack() as stack:
         try:
-            with tempfile.TemporaryDirectory() as scratch:
-                shutil.move(build.tree_images(Path(scratch)), box.path(IMAGES))
+            shutil.copy(images, box.path(IMAGES))
             cluster = stack.enter_context(running_control_plane(box))
             node = stack.enter_context(booted(box, cluster, machine))
         except BaseException:

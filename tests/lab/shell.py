@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from tests.lab import build
 from tests.lab.kubevirt import cluster
@@ -27,7 +29,7 @@ def main() -> None:
     if name == KUBEVIRT.name and build.kubevirt_programs() is None:
         sys.exit("lab-shell: KUBEVIRT=DIR names a directory with KubeVirt's programs")
     build.main()
-    with running_lab(_MACHINES[name]) as lab:
+    with tempfile.TemporaryDirectory() as place, running_lab(_MACHINES[name], build.tree_images(Path(place))) as lab:
         plugin = lab.start_plugin()
         if name == KUBEVIRT.name:
             cluster.start(lab, cluster.permitted(lab, plugin), ["Sidecar"])

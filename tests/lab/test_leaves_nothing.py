@@ -1,6 +1,7 @@
 """However a lab ends, nothing of it is left: no process, namespace, mount, cgroup, network device or file."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -19,11 +20,12 @@ from tests.processes import ROOT
 # Everything that a lab starts.
 _LAB = """
 import signal, sys
+from pathlib import Path
 from tests.lab.lab import running_lab
 from tests.lab.machine import MODERN
 # As in a terminal; whoever runs the tests in the background may have had it ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-with running_lab(MODERN):
+with running_lab(MODERN, Path(sys.argv[1])):
     print("up", flush=True)
     sys.stdin.readline()
 """
@@ -34,11 +36,13 @@ with running_lab(MODERN):
     [(None, 0), (signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)],
     ids=["by-itself", "ctrl-c", "killed"],
 )
-def test_nothing_is_left_of_a_lab_that_ends(end: signal.Signals | None, code: int, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_lab_that_ends(
+    end: signal.Signals | None, code: int, images: Path, tmp_path: Path
+) -> None:
     build.disk()
     before = _traces(tmp_path)
     lab = subprocess.Popen(
-        [sys.executable, "-c", _LAB],
+        [sys.executable, "-c", _LAB, images],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdin=subprocess.PIPE,
@@ -76,10 +80,13 @@ def test_nothing_is_left_of_a_lab_that_ends(end: signal.Signals | None, code: in
 
 
 def _traces(scratch: Path) -> set[str]:
-    """What a program can leave behind on this machine beside processes, a line each."""
+    """What a program can leave behind on this machine beside processes, a line each. What other tests mount in
+    directories of theirs, at the same time, is not its."""
+    of_all = scratch.parents[1]
+    others = re.compile(rf" {of_all}/(?!{scratch.relative_to(of_all)}/)")
     places = (scratch, CACHE, *map(Path, ("/dev", "/etc", "/opt", "/run", "/var/lib")))
     return {
-        *(f"mount {line}" for line in Path("/proc/self/mountinfo").read_text().splitlines()),
+        *(f"mount {line}" for line in Path("/proc/self/mountinfo").read_text().splitlines() if not others.search(line)),
         *(f"cgroup {directory}" for directory, _, _ in os.walk("/sys/fs/cgroup")),
         *(f"network {device.name}" for device in Path("/sys/class/net").iterdir()),
         *(f"file {path}" for place in places for path in place.iterdir()),
