@@ -8,7 +8,7 @@ driver makes vGPUs for claims.
 import json
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,7 +237,7 @@ def test_bound_when_claimed_there_and_back(lab: Lab, when_claimed: None, uuids: 
     wish = {"nvidia.com/use-gpuuuid": uuids[ALONE]}
     foretold = _fit(lab, tmp_path, "claimed", 1, wish)
     assert [entry["address"] for entry in foretold["nodes"][0]["takes"]] == [f"{ALONE}.0"]
-    with lab.vm("claimed", 1, dra=True, annotations=wish, grace=1):
+    with lab.holder("claimed", 1, dra=True, annotations=wish):
         assert _allocated(lab, "claimed") == [_name(ALONE)]
         assert lab.drivers(ALONE) == ["vfio-pci", "vfio-pci"]
         assert "vfio-pci" not in lab.drivers(FAR)
@@ -265,30 +265,32 @@ def test_a_device_for_each_type_and_number_of_vgpus_is_published_with_counters(l
 
 
 @pytest.mark.skipif(not HAS_COUNTERS, reason="Kubernetes has counters of devices from 1.36 on")
-def test_vgpus_are_made_for_claims_and_another_size_waits_until_the_last_of_them_has_ended(
+def test_vgpus_are_made_for_guests_and_another_size_waits_until_the_last_of_them_has_ended(
     lab: Lab, when_claimed: None
 ) -> None:
     """They stay when the pod of the driver that made them is deleted, and the next driver takes each away with its
     claim."""
-    with _holder(lab, "half", "L40S-24Q"), _holder(lab, "other-half", "L40S-24Q"):
-        assert {_vgpu(lab, "half"), _vgpu(lab, "other-half")} == {*FUNCTIONS}
+    half, whole = ({"dra": True, "grace": 1, "more": _wish(its)} for its in ("L40S-24Q", "L40S-48Q"))
+    with lab.pod("half", 0, **half), lab.vm("other-half", 0, **half), lab.pod("whole", 0, sleeps=True, **whole):
+        lab.wait_for_log("half", "is running")
+        consoles = {name: lab.console(name) for name in ("half", "other-half")}
+        assert {_vgpu(lab, name) for name in consoles} == {*FUNCTIONS}
         assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
-        with lab.pod("whole", 0, dra=True, sleeps=True, grace=1, more=_wish("L40S-48Q")):
-            assert "cannot allocate all claims" in lab.unschedulable("whole")
-            lab.cluster.delete("pod", lab.plugin())
-            assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
-            lab.plugin()
-            assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
-            lab.cluster.delete("pod", "half")
-            last = _vgpu(lab, "other-half")
-            (first,) = {*FUNCTIONS} - {last}
-            lab.until("a vGPU went with its claim", lambda: _made(lab)[first] == "0", 60)
-            assert _made(lab)[last] == NUMBERS["L40S-24Q"]
-            assert not _allocated(lab, "whole")
-            lab.cluster.delete("pod", "other-half")
-            lab.until("the one that waited runs", lambda: lab.phase("whole") == "Running", 150)
-            whole = _vgpu(lab, "whole")
-            assert _made(lab) == {**dict.fromkeys(FUNCTIONS, "0"), whole: NUMBERS["L40S-48Q"]}
+        assert "cannot allocate all claims" in lab.unschedulable("whole")
+        assert {console.functions()["0000:01:00.0"] for console in consoles.values()} == {VGPU}
+        lab.cluster.delete("pod", lab.plugin())
+        assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
+        lab.plugin()
+        assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
+        lab.cluster.delete("pod", "half")
+        last = _vgpu(lab, "other-half")
+        (first,) = {*FUNCTIONS} - {last}
+        lab.until("a vGPU went with its claim", lambda: _made(lab)[first] == "0", 60)
+        assert _made(lab)[last] == NUMBERS["L40S-24Q"]
+        assert not _allocated(lab, "whole")
+        lab.cluster.delete("pod", "other-half")
+        lab.until("the one that waited runs", lambda: lab.phase("whole") == "Running", 150)
+        assert _made(lab) == {**dict.fromkeys(FUNCTIONS, "0"), _vgpu(lab, "whole"): NUMBERS["L40S-48Q"]}
     lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
     assert _made(lab) == dict.fromkeys(FUNCTIONS, "0")
 
@@ -353,13 +355,9 @@ def _vgpu_name(its: str, number: int) -> str:
 
 
 def _wish(its: str) -> dict[str, Any]:
-    """A VM with one vGPU of this type."""
-    return {"domain": {"devices": {"gpus": [{"name": "vgpu", "deviceName": f"example.com/{its}"}]}}}
-
-
-def _holder(lab: Lab, name: str, its: str) -> AbstractContextManager[None]:
-    """A pod that has one vGPU of this type."""
-    return lab.holder(name, 0, dra=True, more=_wish(its))
+    """A VM with one vGPU of this type, for whose memory there is room beside another two."""
+    devices = {"gpus": [{"name": "vgpu", "deviceName": f"example.com/{its}"}]}
+    return {"domain": {"devices": devices, "resources": {"overcommitGuestOverhead": True}}}
 
 
 def _made(lab: Lab) -> dict[str, str]:
