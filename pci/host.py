@@ -244,7 +244,9 @@ class Host:
     made up because there is no IOMMU (enable_unsafe_noiommu_mode). `nvidia_driver`: the version of NVIDIA's driver, if
     it is loaded. `mdevs` are ascending by UUID. `vgpu_types` are the names of NVIDIA's vGPU types by number, for the
     types that some virtual function can still become, and `made_vgpus` the virtual functions that gpu-plugin made vGPUs
-    of: plugin.node.look adds what that has written down. `egms` are Grace's extended GPU memories (`egm4`) and the GPUs
+    of and the mediated devices that it made: plugin.node.look adds what that has written down. `mdev_types` are the
+    names of the types of which NVIDIA's driver makes mediated devices, by their parent, whether or not there is room
+    for one. `egms` are Grace's extended GPU memories (`egm4`) and the GPUs
     each belongs to. `silent` are the names in sysfs of what the
     kernel did not answer for: addresses, UUIDs, extended GPU memories.
     """
@@ -255,7 +257,8 @@ class Host:
     faults: tuple[Fault, ...]
     mdevs: tuple[MediatedDevice, ...] = ()
     vgpu_types: Mapping[int, str] = field(default_factory=dict)
-    made_vgpus: frozenset[PCIAddress] = frozenset()
+    made_vgpus: frozenset[PCIAddress | UUID] = frozenset()
+    mdev_types: Mapping[PCIAddress, tuple[str, ...]] = field(default_factory=dict)
     egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
     others: Mapping[int, tuple[OtherMember, ...]] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
@@ -282,6 +285,10 @@ class Host:
             mdevs=tuple(sorted((*self.mdevs, *mdevs), key=lambda mdev: mdev.uuid)),
             # Each function names some of the types.
             vgpu_types={**before.vgpu_types, **self.vgpu_types},
+            mdev_types={
+                **{parent: types for parent, types in before.mdev_types.items() if str(parent) in self.silent},
+                **self.mdev_types,
+            },
             egms={**{name: gpus for name, gpus in before.egms.items() if name in self.silent}, **self.egms},
         )
 

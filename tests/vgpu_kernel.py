@@ -8,9 +8,11 @@ number of virtual functions that changes only by way of 0; mediated devices whos
 import errno
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from pci.sysfs.functions import DEVICES, MDEVS
 from pci.sysfs.vgpus import QUOTAS
@@ -28,13 +30,22 @@ L40S = {
     1155: ("NVIDIA L40S-24Q", 24, 2),
     1156: ("NVIDIA L40S-48Q", 48, 1),
 }
+#: MIG-backed: how many of a type one GPU instance has, and the instance's profile, which is not in sysfs.
+DC = {
+    1501: ("NVIDIA RTX Pro 6000 Blackwell DC-1-12Q", 12, 2),
+    1502: ("NVIDIA RTX Pro 6000 Blackwell DC-1-12A", 12, 2),
+    1503: ("NVIDIA RTX Pro 6000 Blackwell DC-1-24Q", 24, 1),
+    1504: ("NVIDIA RTX Pro 6000 Blackwell DC-2-48Q", 48, 1),
+}
+PROFILES = {1501: "1g.24gb+gfx", 1502: "1g.24gb+gfx", 1503: "1g.24gb+gfx", 1504: "2g.48gb+gfx"}
 A10 = {"nvidia-588": ("NVIDIA A10-4Q", 4), "nvidia-590": ("NVIDIA A10-8Q", 8), "nvidia-592": ("NVIDIA A10-24Q", 24)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
     """A card that can be cut. `types`: by number a vGPU type's name, its gigabytes, and how many can be made; `mdevs`:
-    by directory a mediated type's name and gigabytes. `without_instance`: types that lack a GPU instance."""
+    by directory a mediated type's name and gigabytes. `without_instance`: types that lack a GPU instance. `profiles`:
+    of a card in MIG mode the profile of each type's GPU instance; how many of the type are in one then."""
 
     bus: int
     id: str = "10de:26b9"
@@ -44,6 +55,7 @@ class Card:
     types: Mapping[int, tuple[str, int, int]] = field(default_factory=dict)
     mdevs: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     without_instance: frozenset[int] = frozenset()
+    profiles: Mapping[int, str] = field(default_factory=dict)
     quotas: bool = False
 
     @property
@@ -61,6 +73,10 @@ class Card:
 
 def l40s(bus: int = 0x41) -> Card:
     return Card(bus=bus, types=L40S)
+
+
+def dc(bus: int = 0x41) -> Card:
+    return Card(bus=bus, id="10de:2bb5", memory=96, types=DC, profiles=PROFILES)
 
 
 def a10(bus: int = 0x61) -> Card:
@@ -90,6 +106,8 @@ class Kernel:
         self.refused: list[str] = []
         self.log: list[str] = []
         self.mixed: set[str] = set()
+        self.instances: dict[str, dict[str, int]] = {}
+        self._in_instance: dict[str, tuple[str, int]] = {}
         self.boots = 0
         compose(self.sys, [_function(card, 0) for card in cards])
         load(self.sys, "nvidia", "xe", "i915", "gim", *drivers)
@@ -126,14 +144,38 @@ class Kernel:
         if number:
             self.foreign.add(address)
 
+    def make_instances(self, card: Card, **counts: int) -> None:
+        """The admin makes so many GPU instances of each profile, by its first part: `_1g=4`."""
+        profiles = {one.partition(".")[0]: one for one in card.profiles.values()}
+        self.instances[card.address] = {profiles[name.strip("_")]: count for name, count in counts.items()}
+
+    def instance_for(self, card: Card, number: int) -> tuple[str, int] | None:
+        """The GPU instance that the driver takes for one more vGPU of the type: one with vGPUs of its size and room, or
+        an empty one; None if there is none."""
+        _, size, most = card.types[number]
+        profile, now = card.profiles[number], self._numbers(card)
+        guests: dict[int, list[int]] = {one: [] for one in range(self.instances.get(card.address, {}).get(profile, 0))}
+        for address, (of, one) in self._in_instance.items():
+            if of == profile and address in now:
+                guests[one].append(card.types[now[address]][1])
+        fits = [one for one, sizes in guests.items() if set(sizes) <= {size} and len(sizes) < most]
+        return (profile, max(fits, key=lambda one: len(guests[one]))) if fits else None
+
     def make_mdev(self, card: Card, uuid: str) -> bool:
         """Somebody else makes a mediated device, of the first type that can be made; return whether there is one."""
         for parent in self._virtual(card) if card.possible else [card.address]:
             for directory in self._available(card, parent):
-                self._create(parent, directory, uuid)
+                self.create(parent, directory, uuid)
                 self.foreign.add(uuid)
                 return True
         return False
+
+    def can_have(self, card: Card) -> dict[str, int]:
+        """How many mediated devices of each type can be made, by the type's directory."""
+        found: Counter[str] = Counter()
+        for parent in self._virtual(card) if card.possible else [card.address]:
+            found.update(self._available(card, parent))
+        return found
 
     def remove_mdev(self, uuid: str) -> None:
         """Somebody else removes theirs."""
@@ -177,10 +219,11 @@ class Kernel:
         self.log.append(f"nvidia-smi {' '.join(arguments)}")
         command, flag, on, _, address = arguments
         assert (command, flag) == ("vgpu", "-shm")
-        if not self.count(self.cards[address]) or any(self._numbers(self.cards[address]).values()):
+        card = self.cards[address]
+        if not self.count(card) or any(self._numbers(card).values()) or self._mdevs(card):
             raise Failed("nvidia-smi", "ends with 19: In use by another client", "")
         (self.mixed.add if on == "1" else self.mixed.discard)(address)
-        self._list(self.cards[address])
+        self._list(card)
 
     def write(self, write: Write) -> None:
         self.log.append(str(write))
@@ -194,7 +237,7 @@ class Kernel:
             case "current_vgpu_type":
                 self._become(name, int(text))
             case "create":
-                self._create(name, path.parent.name, text)
+                self.create(name, path.parent.name, text)
             case "remove":
                 self._remove_from(next(card for card in self.cards.values() if name in self._mdevs(card)), name)
             case "sriov_numvfs":
@@ -224,8 +267,13 @@ class Kernel:
             if address in self.guests:
                 raise _refusal(errno.EPERM)
             shutil.rmtree(place / "vfio-dev", ignore_errors=True)
+            self._in_instance.pop(address, None)
         elif number in card.without_instance:
             raise _refusal(errno.EIO)
+        elif number in card.profiles and not now[address]:
+            if (instance := self.instance_for(card, number)) is None:
+                raise _refusal(errno.EIO)
+            self._in_instance[address] = instance
         elif now[address] or number not in self.creatable(card):
             self.refused.append(f"{address}: {number}")
             number = now[address]
@@ -234,7 +282,7 @@ class Kernel:
             self._node(place, address)
         self._list(card)
 
-    def _create(self, parent: str, directory: str, uuid: str) -> None:
+    def create(self, parent: str, directory: str, uuid: str) -> None:
         card = self._card_of(parent)
         if directory not in self._available(card, parent):
             self.refused.append(f"{parent}: {directory}")
@@ -244,7 +292,7 @@ class Kernel:
         place.mkdir()
         (place / "mdev_type").symlink_to(f"../mdev_supported_types/{directory}")
         (place / "remove").touch()
-        group = 1000 + sum(uuid.encode())
+        group = 1000 + UUID(uuid).int % 9973
         self._group(place, group)
         link = self.sys / MDEVS / uuid
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -331,6 +379,9 @@ class Kernel:
             self.foreign.discard(address)
         self.foreign.discard(card.address)
         self.mixed.discard(card.address)
+        self.instances.pop(card.address, None)
+        for address in card.functions:
+            self._in_instance.pop(address, None)
         if card.possible:
             (self.sys / DEVICES / card.address / "sriov_numvfs").write_text("0\n")
         if card.quotas:
@@ -376,6 +427,8 @@ class Kernel:
 
     def creatable(self, card: Card) -> list[int]:
         """One size for all vGPUs of a card, as many of a type as it says, and no more memory than there is."""
+        if card.profiles:
+            return list(card.types)  # whether or not there is an instance
         made = [number for number in self._numbers(card).values() if number]
         sizes = {card.types[number][1] for number in made}
         left = card.memory - sum(card.types[number][1] for number in made)
@@ -388,16 +441,16 @@ class Kernel:
         ]
 
     def _available(self, card: Card, parent: str) -> dict[str, int]:
-        """A virtual function takes one mediated device, a card of the older kind as many as fit, all of one type."""
+        """A virtual function takes one mediated device, a card of the older kind as many as fit, all of one size."""
         made = self._mdevs(card)
         if card.possible and any(one == parent for one, _ in made.values()):
             return {}
-        kinds = {directory for _, directory in made.values()}
+        sizes = {card.mdevs[directory][1] for _, directory in made.values()}
         left = card.memory - sum(card.mdevs[directory][1] for _, directory in made.values())
         return {
             directory: 1 if card.possible else left // size
             for directory, (_, size) in card.mdevs.items()
-            if size <= left and kinds <= {directory}
+            if size <= left and (sizes <= {size} or card.address in self.mixed)
         }
 
     def _list(self, card: Card) -> None:

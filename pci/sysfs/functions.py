@@ -44,6 +44,7 @@ OTHER_DRIVER = "driver"  # of a group's member that is no PCI function
 
 IOMMU_GROUPS = "kernel/iommu_groups"
 MDEVS = "bus/mdev/devices"
+MDEV_TYPES = "mdev_supported_types"
 MDEV_TYPE = "mdev_type"
 MDEV_TYPE_NAME = "mdev_type/name"
 EGMS = "class/egm"
@@ -129,6 +130,7 @@ def read_host(sys: Path) -> Host:
         others=others,
         mdevs=tuple(sorted(mdevs, key=lambda mdev: mdev.uuid)),
         vgpu_types=_read_vgpu_types(sys, functions, unread),
+        mdev_types=_read_mdev_types(sys, functions, unread),
         egms=unread.all_read(_names(sys, EGMS, unread), partial(_read_egm, sys)),
         faults=tuple(unread.faults),
         silent=frozenset(unread.silent),
@@ -287,6 +289,20 @@ def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], unread
     for listed in unread.all_read(virtual, lambda name: text(sys, f"{DEVICES}/{name}/{VGPU_TYPES}")).values():
         types |= types_listed(listed or "")
     return dict(sorted(types.items()))
+
+
+def _read_mdev_types(
+    sys: Path, functions: Mapping[PCIAddress, Function], unread: _Unread
+) -> Mapping[PCIAddress, tuple[str, ...]]:
+    """Read the types of mediated devices that NVIDIA's GPUs have, or their virtual functions."""
+
+    def types(name: str) -> tuple[str, ...]:
+        directory = f"{DEVICES}/{name}/{MDEV_TYPES}"
+        return tuple(text(sys, f"{directory}/{one}/name") or one for one in names(sys, directory))
+
+    of_nvidias = (str(each.address) for each in functions.values() if each.driver == "nvidia")
+    found = unread.all_read(of_nvidias, types)
+    return {PCIAddress.parse(name): its for name, its in found.items() if its}
 
 
 def types_listed(listed: str) -> Mapping[int, str]:

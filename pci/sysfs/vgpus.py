@@ -11,10 +11,9 @@ from pathlib import Path
 from pci.address import PCIAddress
 from pci.host import Function, Host
 from pci.sysfs.attribute import Unreadable, names, number, text
-from pci.sysfs.functions import DEVICES, VGPU_TYPE, VGPU_TYPES, read_host, types_listed
+from pci.sysfs.functions import DEVICES, MDEV_TYPES, VGPU_TYPE, VGPU_TYPES, read_host, types_listed
 from pci.vgpus import CutCard, MdevType, Place
 
-MDEV_TYPES = "mdev_supported_types"
 AUTOPROBE, COUNT, POSSIBLE = "sriov_drivers_autoprobe", "sriov_numvfs", "sriov_totalvfs"
 #: The files of xe's that say what a virtual function gets, in `quota_directory`.
 QUOTAS = ("vram_quota", "exec_quantum_ms", "preempt_timeout_us")

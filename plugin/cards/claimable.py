@@ -1,13 +1,14 @@
 """The vGPUs that claims can have of a node's cards: they are made when they are claimed (`when: claimed` in `vgpus` of
 the config), so each is only a type and a number until then."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from uuid import UUID
 
-from pci.host import Function, Host
+from pci.host import Function, Host, MediatedDevice
 from pci.memory import memory_of
 from plugin.cards.config import Config
-from plugin.cards.inventory import Device, by_config
+from plugin.cards.inventory import Device, by_config, mediated
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_types import plain, size_of, slug
 
@@ -15,7 +16,7 @@ from plugin.cards.vgpu_types import plain, size_of, slug
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimableVGPU:
     """One of the vGPUs of a type that a card can have at once, with a number from 0. `example` is the device that it
-    becomes, if it is made of the card's first virtual function."""
+    becomes, if it is made of the card's first virtual function, or as a mediated device of the first parent."""
 
     card: Function
     type: str
@@ -35,52 +36,80 @@ PREFIX = "vgpu-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimableCard:
-    """A card with vGPUs for claims, by size and type; `memory` in gigabytes; its virtual `functions`, ascending."""
+    """A card with vGPUs for claims, by size and type; `memory` in gigabytes; its virtual `functions`, ascending.
+
+    `mediated`: its vGPUs are mediated devices, one of each virtual function, or any number of a card without those.
+    """
 
     function: Function
     mixed_sizes: bool
+    mediated: bool
     memory: int
     functions: tuple[Function, ...]
     vgpus: tuple[ClaimableVGPU, ...]
 
+    @property
+    def places(self) -> int:
+        """How many vGPUs it can have, whatever their types."""
+        return len(self.functions) or len(self.vgpus)
+
 
 def claimable_cards(host: Host, config: Config, pci_ids: PCIIDs) -> tuple[ClaimableCard, ...]:
-    """Return the cards whose vGPUs are made when claimed, ascending: those whose virtual functions NVIDIA's driver has,
-    with the types that it has named since the plugin began."""
+    """Return the cards whose vGPUs are made when claimed, ascending: those that NVIDIA's driver has with their virtual
+    functions, with the types that it has named since the plugin began, and the parents of its mediated devices."""
     return tuple(_cards(host, config, pci_ids))
 
 
 def _cards(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[ClaimableCard]:
-    numbers = {plain(name): number for number, name in host.vgpu_types.items()}
     for card in host.functions.values():
         rule = None if card.is_virtual else config.claimable(host, card)
+        if rule is None:
+            continue
         functions = tuple(
             one
             for one in host.functions.values()
             if one.physical_function == card.address and one.driver == "nvidia" and one.iommu_group is not None
         )
-        if rule is None or not functions:
-            continue
+        parents = tuple(one for one in functions if one.address in host.mdev_types)
+        is_parent = not functions and card.address in host.mdev_types
+        if parents or is_parent:
+            examples = _mediated(host, parents[0] if parents else card, config, pci_ids)
+        else:
+            examples = _virtual(host, functions, config, pci_ids)
         types = {plain(name): count for name, count in rule.types.items()}
-        vgpus = []
-        for name in sorted(types, key=lambda name: (size_of(name), name)):
-            if name not in numbers:
-                continue
-            example = by_config(host, (replace(functions[0], vgpu_type=numbers[name]),), config, pci_ids)
-            if example is None or example.resource is None or example.withheld is not None:
-                continue
-            example = replace(example, is_of_claim=True)
-            vgpus += [
-                ClaimableVGPU(card=card, type=name, number=number, example=example)
-                for number in range(min(types[name], len(functions)))
-            ]
+        places = parents or functions
+        vgpus = tuple(
+            ClaimableVGPU(card=card, type=name, number=number, example=replace(example, is_of_claim=True))
+            for name, example in sorted(examples.items(), key=lambda each: (size_of(each[0]) or 0, each[0]))
+            if name in types and example.resource is not None and example.withheld is None
+            for number in range(types[name] if is_parent else min(types[name], len(places)))
+        )
         if vgpus:
             sold = memory_of(card, pci_ids.device(card.vendor_id, card.device_id) or "") or 0
             memory = max(sold, *((size_of(name) or 0) * count for name, count in types.items()))
             yield ClaimableCard(
                 function=card,
                 mixed_sizes=rule.mixed_sizes,
+                mediated=bool(parents) or is_parent,
                 memory=memory,
-                functions=functions,
-                vgpus=tuple(vgpus),
+                functions=places,
+                vgpus=vgpus,
             )
+
+
+def _virtual(host: Host, functions: tuple[Function, ...], config: Config, pci_ids: PCIIDs) -> Mapping[str, Device]:
+    """Return what the first virtual function is as a vGPU of each type, by the type's name as people write it."""
+    made = {
+        plain(name): by_config(host, (replace(functions[0], vgpu_type=number),), config, pci_ids)
+        for number, name in (host.vgpu_types.items() if functions else ())
+    }
+    return {name: device for name, device in made.items() if device is not None}
+
+
+def _mediated(host: Host, parent: Function, config: Config, pci_ids: PCIIDs) -> Mapping[str, Device]:
+    """Return what a mediated device of this parent is, by the name of its type as people write it."""
+    made = {
+        plain(name): mediated(host, MediatedDevice(UUID(int=0), name, parent.address, None, None), config, pci_ids)
+        for name in host.mdev_types[parent.address]
+    }
+    return {name: device for name, device in made.items() if device is not None}

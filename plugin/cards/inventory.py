@@ -319,26 +319,34 @@ def _shares(card: Device, group: list[Device], fix: str) -> Hindrance:
 def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
     """Yield the mediated devices: those of the vendors' GPUs by the name of their type, others by config."""
     for mdev in host.mdevs:
-        parent = host.functions.get(mdev.parent)
-        if parent is None:
-            continue  # it cannot be read, and the fault says so
-        rule = next((rule for rule in config.offer if rule.fits_mdev(mdev, parent)), None)
-        if rule is None and not is_gpu(parent):
+        if (device := mediated(host, mdev, config, pci_ids)) is None:
             continue
-        resource, withheld = _by_rule(rule) or _by_type(mdev, parent, rule)
+        withheld = device.withheld
         if withheld is None and mdev.iommu_group is None:
             withheld = Hindrance("is in no IOMMU group: its driver has not given it to vfio_mdev", "load vfio_mdev")
         silent = next((name for name in (str(mdev.uuid), str(mdev.parent)) if name in host.silent), None)
-        yield Device(
-            functions=(),
-            lead=parent,
-            mdev=mdev,
-            model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
-            resource=resource,
-            serve=(rule and rule.serve) or config.serve,
-            withheld=withheld,
-            unhealthy=None if withheld or silent is None else no_answer(silent),
-        )
+        yield replace(device, withheld=withheld, unhealthy=None if withheld or silent is None else no_answer(silent))
+
+
+def mediated(host: Host, mdev: MediatedDevice, config: Config, pci_ids: PCIIDs) -> Device | None:
+    """Return the mediated device, withheld only by the config or for want of a name; None if its parent cannot be read,
+    and the fault says so, or is no GPU and no rule fits."""
+    parent = host.functions.get(mdev.parent)
+    rule = None if parent is None else next((one for one in config.offer if one.fits_mdev(mdev, parent)), None)
+    if parent is None or (rule is None and not is_gpu(parent)):
+        return None
+    resource, withheld = _by_rule(rule) or _by_type(mdev, parent, rule)
+    is_of_claim = mdev.uuid in host.made_vgpus and config.claimable(host, parent) is not None
+    return Device(
+        functions=(),
+        lead=parent,
+        mdev=mdev,
+        model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
+        resource=resource,
+        serve=Serve.DRA if is_of_claim else (rule and rule.serve) or config.serve,
+        is_of_claim=is_of_claim,
+        withheld=withheld,
+    )
 
 
 def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory | None) -> tuple[Device, ...]:

@@ -18,14 +18,12 @@ from enum import StrEnum
 from pci.address import PCIAddress, address_or_none
 from pci.functions import is_gpu
 from pci.host import Function
-from plugin.cards.vgpu_types import COUNTERS_IN_A_SET, SETS_OF_A_CARD, plain, sharing, size_of, slug
+from plugin.cards.vgpu_types import COUNTERS_IN_A_SET, SETS_OF_A_CARD, instance_of, plain, sharing, size_of, slug
 from program.errors import Nonsense
 
 _MOST = 4096  # virtual functions of a card, or vGPUs of a type
 
 
-#: A type of a GPU instance (MIG): `A100-1-5CME`.
-_OF_MIG = re.compile(r"-\d+-\d+[A-Z]+$", re.ASCII)
 _MOST_CLAIMABLE = 256  # vGPUs of a card: a bus has no more functions
 _MOST_COUNTERS = COUNTERS_IN_A_SET * SETS_OF_A_CARD
 
@@ -107,14 +105,12 @@ class VGPURule:
         if not self.types:
             raise Nonsense("has when: claimed beside functions", "name types: virtual functions are made at start")
         for name in self.types:
-            if _OF_MIG.search(name):
-                fix = "leave when out, and make the GPU instances before"
-                raise Nonsense(f"types: {name} is of a GPU instance, which no claim makes", fix)
             if size_of(name) is None:
                 raise Nonsense(
                     f"types: {name} does not tell its memory, which when: claimed needs",
                     "expected a name that ends like 'L40S-24Q': gigabytes and series",
                 )
+        self._require_what_instances_take()
         if twice := [name for name, count in Counter(map(slug, self.types)).items() if count > 1]:
             raise Nonsense(f"types: two are {twice[0]!r} in the names of devices", "leave out one of them")
         if (count := sum(self.types.values())) > _MOST_CLAIMABLE:
@@ -123,6 +119,22 @@ class VGPURule:
         if len(counters) > _MOST_COUNTERS:
             wrong = f"types: to keep the sizes apart takes {len(counters)} counters of Kubernetes for each card"
             raise Nonsense(wrong, f"name fewer sizes or fewer vGPUs, for {_MOST_COUNTERS} counters at most")
+
+    def _require_what_instances_take(self) -> None:
+        by_kind = {instance_of(name): name for name in self.types}
+        if by_kind.keys() == {None}:
+            return
+        if None in by_kind:
+            of_instance = next(name for kind, name in by_kind.items() if kind is not None)
+            wrong = f"types: {of_instance} is of a GPU instance, and {by_kind[None]} of a card without MIG mode"
+            raise Nonsense(wrong, "expected two rules, for the addresses of the cards of each")
+        if self.mixed_sizes:
+            raise Nonsense("has mixed_sizes beside types of GPU instances", "leave it out: in MIG mode there is none")
+        for name in self.types:
+            other = by_kind[instance_of(name)]
+            if size_of(name) != size_of(other):
+                wrong = f"types: {name} and {other} may be of the same GPU instances, and sysfs does not tell it"
+                raise Nonsense(wrong, "name one size for each number of slices, the first number of a type")
 
     def fits(self, function: Function) -> bool:
         """True if the rule is for the card of this physical function."""

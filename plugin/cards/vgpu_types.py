@@ -5,6 +5,9 @@ and only if the card's driver makes that set.
 NVIDIA's driver makes vGPUs of one size only on a card, unless the card was told to mix sizes. One counter of 1 cannot
 say so, since it would be for the first vGPU of a size alone and not for each. So all vGPUs but those of one size have a
 counter each that they consume whole, and that a vGPU of another size consumes one of.
+
+MIG-backed vGPUs are made of GPU instances, which the admin has made: those of one instance do not keep vGPUs of other
+sizes from being made of others.
 """
 
 import re
@@ -15,6 +18,8 @@ from hashlib import sha256
 
 #: `L40S-24Q`: gigabytes and series.
 _SIZE = re.compile(r"-([1-9]\d{0,3})[A-Z]+$", re.ASCII)
+#: `A100-1-5CME`: slices of the card, gigabytes, series, and what the GPU instance has beside compute.
+_OF_INSTANCE = re.compile(r"-([1-9]\d{0,2})-[1-9]\d{0,3}[A-Z]([A-Z]*)$", re.ASCII)
 _LONGEST_SLUG = 36  # in a DNS label it is between `vgpu-0000-41-00-0-` and `-255`
 _DIGEST = 8
 
@@ -37,7 +42,9 @@ def sharing(
     """Return the counters of a card with so much `memory` (gigabytes) and so many virtual `functions`, which has at
     most so many vGPUs of each of the `types` at once, by names that size_of knows; types of one size have together as
     many as the one of them with the most. `others` are the types of vGPUs that are there and that no claim accounts
-    for; empty for an unknown one."""
+    for; empty for an unknown one. MIG-backed types are alone, and those of one kind of instance are of one size."""
+    if any(map(instance_of, types)):
+        return _of_instances(types, functions, others)
     if mixed_sizes:
         return _mixed(types, memory, functions, others)
     sizes: dict[int, dict[str, int]] = defaultdict(dict)
@@ -77,6 +84,33 @@ def _mixed(types: Mapping[str, int], memory: int, functions: int, others: Sequen
         for number in range(count)
     }
     return Sharing(left, consumed)
+
+
+def _of_instances(types: Mapping[str, int], functions: int, others: Sequence[str]) -> Sharing:
+    most: dict[str | None, int] = defaultdict(int)
+    sizes: dict[str | None, int | None] = {}
+    for name, count in types.items():
+        kind = instance_of(name)
+        most[kind], sizes[kind] = max(most[kind], count), size_of(name)
+    there = Counter(instance_of(name) for name in others)
+    # Of a vGPU of another size it is not known how much of the instance its own size would have had.
+    full = {instance_of(name) for name in others if size_of(name) != sizes.get(instance_of(name))}
+    left = {"functions": 0 if None in there else max(0, functions - len(others))}
+    left |= {f"instances-{kind}": 0 if kind in full else max(0, most[kind] - there[kind]) for kind in most}
+    left |= {_of_type(name): max(0, count - list(others).count(name)) for name, count in types.items()}
+    consumed = {
+        (name, number): {"functions": 1, f"instances-{instance_of(name)}": 1, _of_type(name): 1}
+        for name, count in types.items()
+        for number in range(count)
+    }
+    return Sharing(left, consumed)
+
+
+def instance_of(name: str) -> str | None:
+    """Return the kind of GPU instance that a MIG-backed type is made of, as far as its name tells: `1` for `DC-1-24Q`,
+    `1me` for `A100-1-5CME`; None for a type that is not MIG-backed."""
+    found = _OF_INSTANCE.search(name)
+    return None if found is None else f"{found[1]}{found[2].lower()}"
 
 
 def plain(name: str) -> str:

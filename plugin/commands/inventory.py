@@ -56,7 +56,7 @@ def inventory(
     elif permitted:
         from plugin.permitted_host_devices import permitted_yaml
 
-        print_text(permitted_yaml(snapshot.inventory, snapshot.host.faults))
+        print_text(permitted_yaml(snapshot.inventory, snapshot.host.faults, snapshot.claimable))
     else:
         text = json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names)
         print_text(f"{text}\n")

@@ -60,11 +60,13 @@ def parameters(platform: Platform) -> tuple[str, ...]:
 
 def _mdevs(snapshot: Snapshot) -> Iterator[NodeFinding]:
     """Yield what KubeVirt does to mediated devices: its CR cannot be seen from the node."""
-    if mdevs := snapshot.host.mdevs:
+    mdevs = snapshot.host.mdevs
+    more = ", more when they are claimed" if any(card.mediated for card in snapshot.claimable) else ""
+    if mdevs or more:
         yield note(
             Check.MDEVS,
-            f"has {len(mdevs)} mediated devices, and KubeVirt's virt-handler removes those that nobody has open and "
-            "that its CR does not name",
+            f"has {len(mdevs)} mediated devices{more}, and KubeVirt's virt-handler removes those that nobody has open "
+            "and that its CR does not name",
             "name them as gpu-plugin inventory --permitted does, or set mediatedDevicesConfiguration.enabled: false",
         )
 

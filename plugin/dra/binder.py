@@ -18,7 +18,7 @@ from plugin.binding.plan import named_cards, plan_bind, plan_unbind
 from plugin.binding.rebind import Decide, Roots, rebind
 from plugin.cards.config import Config
 from plugin.dra.work import StillAtWork
-from plugin.vgpus.claims import make_for_claim, remove_for_claims
+from plugin.vgpus.claims import Name, make_for_claim, named, remove_for_claims
 from plugin.watch.watch import Durations
 from program.child import spawned
 from program.errors import Refusal
@@ -62,17 +62,19 @@ class Binder:
         functions = sorted(map(PCIAddress.parse, addresses))
         await self._run("unbind", functions, partial(_rebound, self._roots, functions, plan_unbind))
 
-    async def make_vgpu(self, address: str, name: str, config: Config) -> None:
-        """Make a vGPU of the type with this name of a virtual function; Refusal and StillAtWork as for bind."""
-        function = PCIAddress.parse(address)
-        await self._run("make", [function], partial(_made, self._roots, config, function, name))
+    async def make_vgpu(self, name: str, card: str, kind: str, config: Config) -> None:
+        """Make a vGPU of the type with the name `kind` of a card: of its virtual function with this name, or the
+        mediated device with this name. Refusal and StillAtWork as for bind."""
+        work = partial(_made, self._roots, config, named(name), PCIAddress.parse(card), kind)
+        await self._run("make", [name], work)
 
-    async def remove_vgpus(self, addresses: Iterable[str], config: Config) -> None:
-        """Take away what was made of these virtual functions; Refusal and StillAtWork as for bind."""
-        functions = sorted(map(PCIAddress.parse, addresses))
-        await self._run("remove", functions, partial(_removed, self._roots, config, functions))
+    async def remove_vgpus(self, names: Iterable[str], config: Config) -> None:
+        """Take away these mediated devices, and what was made of these virtual functions; Refusal and StillAtWork as
+        for bind."""
+        made = sorted(names)
+        await self._run("remove", made, partial(_removed, self._roots, config, [*map(named, made)]))
 
-    async def _run(self, verb: str, functions: Sequence[PCIAddress], work: Callable[[], T]) -> T:
+    async def _run(self, verb: str, functions: Sequence[object], work: Callable[[], T]) -> T:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._at_most
         if self._latest is not None:
@@ -109,14 +111,14 @@ class Binder:
             )
 
 
-def _made(roots: Roots, config: Config, function: PCIAddress, name: str) -> None:
+def _made(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str) -> None:
     os.umask(_FILES_FOR_ALL_TO_READ)
-    make_for_claim(roots, config, function, name)
+    make_for_claim(roots, config, vgpu, card, kind)
 
 
-def _removed(roots: Roots, config: Config, functions: Sequence[PCIAddress]) -> None:
+def _removed(roots: Roots, config: Config, vgpus: Sequence[Name]) -> None:
     os.umask(_FILES_FOR_ALL_TO_READ)
-    remove_for_claims(roots, config, functions)
+    remove_for_claims(roots, config, vgpus)
 
 
 def _rebound(roots: Roots, functions: Sequence[PCIAddress], decide: Decide) -> frozenset[str]:

@@ -28,7 +28,7 @@ _VERSION = 1
 class PreparedDevice:
     """A device that a claim has: the request, its name in the slices, its ID in the inventory. `bound` are functions
     that are, or are being, bound to vfio for the claim; none if vfio had the device before. The ID of a vGPU that is,
-    or is being, made for the claim is its virtual function's address."""
+    or is being, made for the claim is its virtual function's address, or the mediated device's UUID."""
 
     request: str
     name: str

@@ -1,7 +1,8 @@
 """Which devices of the node a claim gets: those that the scheduler chose, and for a vGPU that it chose the virtual
-function of which it is made."""
+function of which it is made, or the UUID of the mediated device."""
 
 from collections.abc import Mapping
+from uuid import UUID, uuid5
 
 from plugin.cards.inventory import Device
 from plugin.dra.checkpoint import Prepared, PreparedDevice
@@ -9,6 +10,9 @@ from plugin.dra.claims import DriverClaim, Reference
 from plugin.dra.slices import device_name
 from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
+
+#: Any UUID: the namespace of those of mediated devices.
+_MEDIATED = UUID("0b8e3c0c-9d0a-5f0e-8a44-5a1d6f6a6c35")
 
 
 def chosen(
@@ -50,12 +54,15 @@ def _to_make(
     claim: DriverClaim, snapshot: Snapshot, before: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]
 ) -> Mapping[str, str]:
     """Return the virtual function of which each of the claim's vGPUs is made, by the vGPU's name: that of an earlier
-    attempt, or one that is no vGPU and nobody's."""
+    attempt, or one that is no vGPU and nobody's; for a mediated device the UUID that it gets."""
     cards = {vgpu.name: card for card in snapshot.claimable for vgpu in card.vgpus}
     ids = {device.name: device.id for device in before if device.is_made and device.name in cards}
     taken = {device.id for prepared in others.values() for device in prepared.devices} | {*ids.values()}
     for result in claim.results:
         if (card := cards.get(result.device)) is None or result.device in ids:
+            continue
+        if card.mediated:
+            ids[result.device] = str(uuid5(_MEDIATED, f"{claim.reference.uid}/{result.device}"))
             continue
         free = (str(one.address) for one in card.functions if one.vgpu_type is None and str(one.address) not in taken)
         if (function := next(free, None)) is None:

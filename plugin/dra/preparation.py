@@ -260,10 +260,11 @@ class Claims:
     async def _make(self, devices: tuple[PreparedDevice, ...]) -> None:
         """Make the vGPUs among the devices; ProgramError if that fails."""
         config = self._watch.snapshot.config
-        types = {vgpu.name: vgpu.type for card in self._watch.snapshot.claimable for vgpu in card.vgpus}
+        vgpus = {vgpu.name: vgpu for card in self._watch.snapshot.claimable for vgpu in card.vgpus}
         made = [device for device in devices if device.is_made]
         for device in made:
-            await self._binder.make_vgpu(device.id, types[device.name], config)
+            vgpu = vgpus[device.name]
+            await self._binder.make_vgpu(device.id, str(vgpu.card.address), vgpu.type, config)
         if made:
             await self._watch.look_again()
 

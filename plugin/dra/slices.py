@@ -94,10 +94,14 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
         # One that a claim has consumes by the device that is allocated for it.
         if function.vgpu_type is not None and snapshot.claimable_names.get(str(function.address)) not in names
     ]
+    parents = {card.function.address, *(function.address for function in card.functions)}
+    others += [
+        plain(mdev.type_name)
+        for mdev in snapshot.host.mdevs
+        if mdev.parent in parents and snapshot.claimable_names.get(str(mdev.uuid)) not in names
+    ]
     types = {vgpu.type: vgpu.number + 1 for vgpu in card.vgpus}
-    share = sharing(
-        types, mixed_sizes=card.mixed_sizes, memory=card.memory, functions=len(card.functions), others=others
-    )
+    share = sharing(types, mixed_sizes=card.mixed_sizes, memory=card.memory, functions=card.places, others=others)
     counters = sorted(share.left)
     sets = {
         f"{device_name_of(card.function.address)}-{number}": counters[at : at + COUNTERS_IN_A_SET]
@@ -108,7 +112,7 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
         consumed = share.consumed[vgpu.type, vgpu.number]
         its = {name: {one: consumed[one] for one in counters if one in consumed} for name, counters in sets.items()}
         known = attributes(vgpu.example, node, {})
-        for name in (words.PCI_BUS_ID, words.UUID, words.IOMMU_GROUP):
+        for name in (words.PCI_BUS_ID, words.UUID, words.MDEV_UUID, words.IOMMU_GROUP):
             known.pop(name, None)  # known when it is made
         devices.append(
             {
@@ -215,7 +219,8 @@ def attributes(
     else:
         known[words.TYPE] = "mdev"
         known[words.UUID] = known[words.MDEV_UUID] = device.id
-        known[words.PARENT] = str(lead.address)
+        # The scheduler chose by the card: which virtual function is the parent is decided later.
+        known[words.PARENT] = str((device.is_of_claim and lead.physical_function) or lead.address)
     return {
         name: {"int": value} if isinstance(value, int) else {"string": value}
         for name, value in sorted(known.items())

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import UUID
 
 from pci.address import PCIAddress
 from pci.functions import is_gpu
@@ -100,8 +101,9 @@ def _with_made(host: Host, places: Places) -> Host:
         made = read_made(places.state, boot)
     except Refusal:
         return host  # gpu-plugin vgpus says what is wrong with the file
-    ours = frozenset(PCIAddress.parse(address) for address in still_there(host, made).types)
-    return replace(host, vgpu_types=types_of(host, made), made_vgpus=ours)
+    there = still_there(host, made)
+    ours: set[PCIAddress | UUID] = {*map(PCIAddress.parse, there.types), *map(UUID, there.mdevs)}
+    return replace(host, vgpu_types=types_of(host, made), made_vgpus=frozenset(ours))
 
 
 def _nvidias(inventory: Inventory) -> tuple[Function, ...]:

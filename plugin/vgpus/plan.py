@@ -17,7 +17,7 @@ from pci.vendors import NVIDIA
 from pci.vgpus import CutCard
 from plugin.cards.config import Config
 from plugin.cards.vgpu_rules import Quota, VGPURule, When
-from plugin.cards.vgpu_types import plain
+from plugin.cards.vgpu_types import instance_of, plain
 from plugin.vgpus.made import Type
 from plugin.vgpus.survey import Survey, is_whole
 from program.problem import Problem, listed
@@ -246,12 +246,8 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: boo
 
 
 def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[Step | Problem]:
-    """Yield the steps after which the DRA driver can make vGPUs of the card's virtual functions."""
+    """Yield the steps after which the DRA driver can make vGPUs of the card."""
     name = str(card.address)
-    if any(place.mdev_types for place in card.places):
-        wrong = "its vGPUs are mediated devices, which are made at start only, and the config says when: claimed"
-        yield Problem(name, wrong, "leave out when: claimed, or use Linux 6.8 or newer with a driver for it")
-        return
     if not card.places:
         if card.function.vendor_id != NVIDIA or card.function.driver != _NVIDIA or not card.possible or card.functions:
             yield Problem(name, _no_places(card), "install and load the driver that makes vGPUs")
@@ -259,7 +255,10 @@ def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[Step |
         yield TurnOn(card.address)
     if any(vgpus_of(survey, card)):
         return  # it lists less than it could become, and its mode stays
-    unknown = sorted({plain(one) for one in rule.types} - {plain(one) for one in survey.types.values()})
+    known = {*survey.types.values(), *(kind.name for place in card.places for kind in place.mdev_types)}
+    # A GPU instance can be made when the virtual functions are on, so its types may be listed later.
+    wanted = {plain(one) for one in rule.types if instance_of(one) is None}
+    unknown = sorted(wanted - {plain(one) for one in known})
     if card.places and unknown:
         yield Problem(name, f"can become no vGPU of type {listed(unknown)}", f"name {listed(can_become(card), 12)}")
     elif rule.mixed_sizes:

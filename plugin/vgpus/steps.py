@@ -3,19 +3,20 @@
 What the kernel or NVIDIA's script says is not believed: both report success without an effect.
 """
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar, assert_never
 from uuid import UUID
 
 from pci.address import PCIAddress
-from pci.sysfs.functions import DEVICES, MDEVS, VGPU_TYPE
-from pci.sysfs.vgpus import AUTOPROBE, COUNT, MDEV_TYPES, quota_directory
-from pci.vgpus import CutCard, Place
+from pci.sysfs.functions import DEVICES, MDEV_TYPES, MDEVS, VGPU_TYPE
+from pci.sysfs.vgpus import AUTOPROBE, COUNT, quota_directory
+from pci.vgpus import CutCard, MdevType, Place
 from plugin.binding.plan import DriverBinding, Write, writes
 from plugin.binding.rebind import Failed, Writer, do_writes
 from plugin.cards.vgpu_rules import Quota
-from plugin.cards.vgpu_types import plain
+from plugin.cards.vgpu_types import instance_of, plain
 from plugin.state_files import StateFile
 from plugin.vgpus.made import Made, Type
 from plugin.vgpus.plan import (
@@ -51,15 +52,16 @@ Undo = Callable[[], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Types:
-    """What the types of virtual functions are set with.
+    """What vGPUs are made and taken away with.
 
     `read` returns a card as it is now, `user` who uses a function or a mediated device, by its address or UUID. `write`
-    does one write to sysfs. `made` is the file of what is ours, `boot` the ID of this boot.
+    does one write to sysfs. `wait` so many seconds. `made` is the file of what is ours, `boot` the ID of this boot.
     """
 
     read: Callable[[PCIAddress], CutCard]
     user: Callable[[str], str | None]
     write: Writer
+    wait: Callable[[float], None]
     made: StateFile[Made]
     boot: str
 
@@ -75,21 +77,6 @@ class Types:
         if (after := change(before)) != before:
             self.made.write(after)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World(Types):
-    """What steps are done with, and how they see what became of them.
-
-    `sriov_manage` calls NVIDIA's script with `-e` or `-d`: Failed if it fails, Refusal if it cannot be called;
-    `nvidia_smi` calls that, alike. `wait` so many seconds. `uuid` makes a new one.
-    """
-
-    quota: Callable[[PCIAddress, int], Mapping[str, int]]
-    sriov_manage: Callable[[str, PCIAddress], None]
-    nvidia_smi: Callable[[Sequence[str]], None]
-    wait: Callable[[float], None]
-    uuid: Callable[[], UUID]
-
     def awaited(self, card: PCIAddress, is_so: Callable[[CutCard], bool], looks: int = _LOOKS) -> bool:
         """Return whether the card becomes so, at one of so many looks."""
         for look in range(looks):
@@ -98,6 +85,20 @@ class World(Types):
             if is_so(self.read(card)):
                 return True
         return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World(Types):
+    """What steps are done with, and how they see what became of them.
+
+    `sriov_manage` calls NVIDIA's script with `-e` or `-d`: Failed if it fails, Refusal if it cannot be called;
+    `nvidia_smi` calls that, alike. `uuid` makes a new one.
+    """
+
+    quota: Callable[[PCIAddress, int], Mapping[str, int]]
+    sriov_manage: Callable[[str, PCIAddress], None]
+    nvidia_smi: Callable[[Sequence[str]], None]
+    uuid: Callable[[], UUID]
 
     def called(self, flag: str, card: PCIAddress, is_so: Callable[[CutCard], bool]) -> str | None:
         """Call sriov-manage until the card is so, a few times; return what it said last if the card never is, else
@@ -138,7 +139,8 @@ def do(world: World, step: Step) -> Undo:
         case Clear():
             return clear(world, step)
         case Remove():
-            return _remove(world, step)
+            remove(world, step)
+            return lambda: _make(world, Make(step.card, plain(step.name)))
         case Probe():
             return _probe(world, step.card, step.on)
         case Grant():
@@ -210,7 +212,9 @@ def _make(world: World, step: Make) -> Undo:
                     return become(world, step.card, place.function.address, Type(number, name))
         for kind in place.mdev_types:
             if plain(kind.name) == step.name and kind.available:
-                return _create(world, step, place, kind.directory)
+                uuid = world.uuid()
+                create(world, step.card, place, kind, uuid)
+                return lambda: remove(world, Remove(step.card, uuid, step.name))
     raise Failed(step.card, f"can become no further vGPU of type {step.name}", _fix(card))
 
 
@@ -229,8 +233,16 @@ def become(world: Types, card: PCIAddress, function: PCIAddress, kind: Type) -> 
     except Failed as failed:
         if not failed.hangs:
             forget_type(world, function)
+        if isinstance(failed.__cause__, OSError) and failed.__cause__.errno == errno.EIO and instance_of(kind.name):
+            wrong = f"has no GPU instance for a vGPU of type {plain(kind.name)}"
+            raise Failed(card, wrong, make_instance(card)) from failed
         raise
     return lambda: clear(world, Clear(card, function, kind))
+
+
+def make_instance(card: PCIAddress) -> str:
+    """Return what to do where a MIG-backed type has no GPU instance."""
+    return f"make one, of the type's profile in nvidia-smi vgpu -s -v: nvidia-smi mig -i {card} -cgi PROFILE -C"
 
 
 def _write_type(world: Types, card: PCIAddress, function: PCIAddress, number: int) -> None:
@@ -261,32 +273,33 @@ def forget_type(world: Types, function: PCIAddress) -> None:
     world.remember(lambda made: replace(made, types=_without(made.types, str(function))))
 
 
-def _create(world: World, step: Make, place: Place, directory: str) -> Undo:
-    uuid, parent = world.uuid(), place.function.address
+def create(world: Types, card: PCIAddress, place: Place, kind: MdevType, uuid: UUID) -> None:
+    """Make the mediated device with this UUID; Failed as of `do`."""
+    parent = place.function.address
     world.remember(lambda made: replace(made, mdevs={**made.mdevs, str(uuid): str(parent)}))
     try:
-        do_writes([Write(f"{DEVICES}/{parent}/{MDEV_TYPES}/{directory}/create", str(uuid))], world.write)
-        if not world.awaited(step.card, lambda now: uuid in {mdev.uuid for mdev in now.mdevs}):
+        do_writes([Write(f"{DEVICES}/{parent}/{MDEV_TYPES}/{kind.directory}/create", str(uuid))], world.write)
+        if not world.awaited(card, lambda now: uuid in {mdev.uuid for mdev in now.mdevs}):
             raise Failed(parent, f"has not made the mediated device {uuid}", "see the kernel's log (dmesg)")
     except Failed as failed:
         if not failed.hangs:
-            _forget_mdev(world, uuid)
+            forget_mdev(world, uuid)
         raise
-    return lambda: _remove(world, Remove(step.card, uuid, step.name))
 
 
-def _remove(world: World, step: Remove) -> Undo:
+def remove(world: Types, step: Remove) -> None:
+    """Remove a mediated device, if it is there; Failed as of `do`."""
     _refuse_use(world, str(step.uuid))
     found = next((mdev for mdev in world.read(step.card).mdevs if mdev.uuid == step.uuid), None)
     if found is not None:
         do_writes([Write(f"{MDEVS}/{step.uuid}/remove", "1")], world.write)
         if not world.awaited(step.card, lambda now: step.uuid not in {mdev.uuid for mdev in now.mdevs}):
             raise Failed(step.uuid, "is still there after its removal", "see the kernel's log (dmesg)")
-    _forget_mdev(world, step.uuid)
-    return lambda: _make(world, Make(step.card, plain(step.name)))
+    forget_mdev(world, step.uuid)
 
 
-def _forget_mdev(world: World, uuid: UUID) -> None:
+def forget_mdev(world: Types, uuid: UUID) -> None:
+    """Remember no more that the mediated device is ours."""
     world.remember(lambda made: replace(made, mdevs=_without(made.mdevs, str(uuid))))
 
 

@@ -130,7 +130,18 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ),
         ("vgpus: [{vendor: '10de', functions: 1, when: claimed}]", "vgpus.0: has when: claimed beside functions"),
         ("vgpus: [{vendor: '10de', types: {A: 1}, when: claimed}]", "vgpus.0: types: A does not tell its memory"),
-        ("vgpus: [{vendor: '10de', types: {A-1-5C: 1}, when: claimed}]", "vgpus.0: types: A-1-5C is of a GPU instance"),
+        (
+            "vgpus: [{vendor: '10de', types: {A-1-5C: 1, A-4Q: 1}, when: claimed}]",
+            "vgpus.0: types: A-1-5C is of a GPU instance, and A-4Q of a card without MIG mode; expected two rules",
+        ),
+        (
+            "vgpus: [{vendor: '10de', types: {A-1-5C: 1, A-1-10Q: 1}, when: claimed}]",
+            "vgpus.0: types: A-1-5C and A-1-10Q may be of the same GPU instances, and sysfs does not tell it; name one",
+        ),
+        (
+            "vgpus: [{vendor: '10de', types: {A-1-5C: 1}, mixed_sizes: true, when: claimed}]",
+            "vgpus.0: has mixed_sizes beside types of GPU instances; leave it out",
+        ),
         (
             "vgpus: [{vendor: '10de', types: {A B-1Q: 1, A-B-1Q: 1}, when: claimed}]",
             "vgpus.0: types: two are 'a-b-1q' in the names of devices; leave out one",

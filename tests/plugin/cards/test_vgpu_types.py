@@ -2,6 +2,7 @@
 tests.vgpu_kernel can make, and nothing else."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from plugin.cards.vgpu_types import Sharing, plain, sharing, size_of, slug
-from tests.vgpu_kernel import L40S, Kernel, l40s
+from plugin.cards.vgpu_types import Sharing, instance_of, plain, sharing, size_of, slug
+from tests.vgpu_kernel import DC, L40S, Kernel, dc, l40s
 
 CARD = l40s()
 MOST = {plain(name): most for name, _, most in L40S.values()}
@@ -56,7 +57,7 @@ class Card:
         return next((one for one in CARD.functions if one not in self.kernel.types(CARD)), None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(some.data())
 @pytest.mark.parametrize("mixed", [False, True])
 def test_what_the_counters_leave_is_what_the_card_can_make(mixed: bool, data: some.DataObject) -> None:
@@ -89,6 +90,74 @@ def test_what_the_counters_leave_is_what_the_card_can_make(mixed: bool, data: so
                 assert card.kernel.types(CARD)[function] == f"NVIDIA {name}"
 
 
+SHORT = {number: plain(name).removeprefix("RTX Pro 6000 Blackwell ") for number, (name, *_) in DC.items()}
+INSTANCES = {"DC-1-12Q": 6, "DC-1-12A": 6, "DC-1-24Q": 3, "DC-2-48Q": 1}  # the most of each in 3 of 1g and 1 of 2g
+
+
+@settings(max_examples=25, deadline=None)
+@given(some.data())
+@pytest.mark.parametrize("types", [["DC-1-12Q", "DC-1-12A", "DC-2-48Q"], ["DC-1-24Q", "DC-2-48Q"], ["DC-1-12A"]])
+def test_what_the_counters_leave_of_gpu_instances_is_what_the_card_can_make(
+    types: list[str], data: some.DataObject
+) -> None:
+    """With vGPUs of others that have another size in an instance, it may be less."""
+    card = replace(dc(), possible=5)
+    numbers = {name: number for number, name in SHORT.items()}
+    with TemporaryDirectory() as directory:
+        kernel = Kernel(Path(directory), card)
+        kernel.on(card)
+        kernel.make_instances(card, _1g=3, _2g=1)
+        claimed: dict[tuple[str, int], str] = {}
+        theirs: dict[str, str] = {}
+
+        def first_that_fits(name: str) -> int | None:
+            now = sharing(
+                {one: INSTANCES[one] for one in types},
+                mixed_sizes=False,
+                memory=96,
+                functions=card.possible,
+                others=[*theirs.values()],
+            )
+            used: Counter[str] = Counter()
+            for vgpu in claimed:
+                used.update(now.consumed[vgpu])
+            for number in range(INSTANCES[name]):
+                wants = now.consumed[name, number].items()
+                if (name, number) not in claimed and all(used[each] + one <= now.left[each] for each, one in wants):
+                    return number
+            return None
+
+        for _ in range(data.draw(some.integers(1, 14))):
+            free = next((one for one in card.functions if one not in kernel.types(card)), None)
+            can = [name for name in INSTANCES if free and kernel.instance_for(card, numbers[name]) is not None]
+            for name in types:
+                known = {(instance_of(one), size_of(one)) for one in types}
+                is_known = all((instance_of(one), size_of(one)) in known for one in theirs.values())
+                fits = first_that_fits(name) is not None
+                assert fits <= (name in can), (name, claimed, theirs)
+                assert fits == (name in can) or not is_known, (name, claimed, theirs)
+            if claimed and data.draw(some.integers(0, 2)) == 0:
+                kernel.write_type(claimed.pop(data.draw(some.sampled_from(sorted(claimed)))), 0)
+            elif theirs and data.draw(some.integers(0, 2)) == 0:
+                kernel.write_type(theirs.popitem()[0], 0)
+            elif free and can:
+                name = data.draw(some.sampled_from(can))
+                number = first_that_fits(name) if name in types and data.draw(some.booleans()) else None
+                if number is None:
+                    theirs[free] = name
+                else:
+                    claimed[name, number] = free
+                kernel.write_type(free, numbers[name])
+                assert free in kernel.types(card)
+
+
+def test_beside_a_vgpu_without_an_instance_none_is_left_for_gpu_instances() -> None:
+    for other in ("", "DC-24Q"):
+        shared = sharing({"DC-1-24Q": 4}, mixed_sizes=False, memory=96, functions=8, others=[other])
+        for consumed in shared.consumed.values():
+            assert any(shared.left[name] < value for name, value in consumed.items())
+
+
 def test_beside_a_vgpu_of_an_unknown_type_nothing_is_left() -> None:
     for mixed in (False, True):
         shared = sharing({"L40S-24Q": 2, "L40S-48Q": 1}, mixed_sizes=mixed, memory=48, functions=8, others=["", "x-1Q"])
@@ -103,6 +172,12 @@ def test_the_name_of_a_type_tells_its_size_and_is_a_part_of_a_devices_name() -> 
         None,
         None,
         None,
+    ]
+    assert [instance_of(name) for name in ("L40S-24Q", "A100-1-5C", "A100-1-5CME", "H200X-7-141C")] == [
+        None,
+        "1",
+        "1me",
+        "7",
     ]
     assert slug("NVIDIA RTX Pro 6000 Blackwell DC-24Q") == "rtx-pro-6000-blackwell-dc-24q"
     long = slug("NVIDIA " + "A very long name of a card " * 4 + "-24Q")

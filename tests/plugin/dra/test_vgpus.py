@@ -47,13 +47,12 @@ class Made(Binder):
     kernel: Kernel
     between: Callable[[], None] = staticmethod(lambda: None)
 
-    async def make_vgpu(self, address: str, name: str, config: Config) -> None:
-        function = PCIAddress.parse(address)
-        self._done(lambda: vgpus.make(self._types(config), function, name, self._card(function)))
+    async def make_vgpu(self, name: str, card: str, kind: str, config: Config) -> None:
+        self._done(lambda: vgpus.make(self._types(config), vgpus.named(name), kind, PCIAddress.parse(card)))
 
-    async def remove_vgpus(self, addresses: Iterable[str], config: Config) -> None:
-        for function in map(PCIAddress.parse, addresses):
-            self._done(lambda one=function: vgpus.remove(self._types(config), one, self._card(one)))  # type: ignore[misc]
+    async def remove_vgpus(self, names: Iterable[str], config: Config) -> None:
+        for vgpu in map(vgpus.named, names):
+            self._done(lambda one=vgpu: vgpus.remove(self._types(config), one, self._card(config, one)))  # type: ignore[misc]
 
     @staticmethod
     def _done(call: Callable[[], None]) -> None:
@@ -62,9 +61,8 @@ class Made(Binder):
         except Failed as failed:
             raise Refusal(*failed.problem) from failed
 
-    def _card(self, function: PCIAddress) -> PCIAddress | None:
-        found = read_host(self.kernel.sys).functions.get(function)
-        return None if found is None else found.physical_function
+    def _card(self, config: Config, vgpu: vgpus.Name) -> PCIAddress | None:
+        return vgpus.card_of(read_host(self.kernel.sys), self._types(config), vgpu)
 
     def _types(self, config: Config) -> Types:
         kernel, boot = self.kernel, boot_id(self.kernel.proc)
@@ -78,12 +76,15 @@ class Made(Binder):
         def write(one: Write) -> None:
             self.between()
             kernel.write(one)
+            for group in (kernel.sys / "class/vfio").iterdir():
+                (kernel.sys.parent / "dev/vfio" / group.name).touch()
             self.between()
 
         return Types(
             read=lambda card: read_card(kernel.sys, card),
             user=lambda name: users().get(name),
             write=write,
+            wait=lambda seconds: None,
             made=made,
             boot=boot,
         )
@@ -119,16 +120,18 @@ class Node:
         return sorted(plain(name) for name in self.kernel.types(self.card).values())
 
     def ours(self) -> list[str]:
-        return sorted(json.loads(self.file.read_text())["types"]) if self.file.exists() else []
+        made = json.loads(self.file.read_text()) if self.file.exists() else {"types": (), "mdevs": ()}
+        return sorted([*made["types"], *made["mdevs"]])
 
     def is_as_before(self) -> bool:
         there = (self.types, self.ours(), self.cluster.checkpoint(), self.cluster.specifications())
         return not any(there)
 
 
-def _node(directory: Path, card: Card) -> Iterator[Node]:
+def node_with(directory: Path, card: Card) -> Iterator[Node]:
     kernel = Kernel(directory, card)
-    kernel.on(card)
+    if card.possible:
+        kernel.on(card)
     nodes = directory / "dev/vfio"
     nodes.mkdir(parents=True)
     (nodes / "vfio").touch()
@@ -140,14 +143,14 @@ def _node(directory: Path, card: Card) -> Iterator[Node]:
 
 @pytest.fixture
 def node(short_dir: Path) -> Iterator[Node]:
-    yield from _node(short_dir, CARD)
+    yield from node_with(short_dir, CARD)
 
 
 @pytest.fixture
 def still(short_dir: Path) -> Iterator[Node]:
     """Whose files only take what is written: types of one digit, so that no digit of the one before stays."""
     types = {3: L40S[1155], 4: L40S[1156]}
-    yield from _node(short_dir, Card(bus=0x41, types=types))
+    yield from node_with(short_dir, Card(bus=0x41, types=types))
 
 
 async def published(driver: Inside) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from plugin.cards.config import Config
 from plugin.cards.vgpu_rules import Quota, VGPURule, When
+from program.problem import Problem
 from tests.kernel import bind
 from tests.plugin.vgpus.node import Node
 from tests.vgpu_kernel import L40S, Card, a10, b60, l40s
@@ -72,9 +73,19 @@ def test_what_no_claim_could_have_of_a_card_is_an_error(node: Node) -> None:
     (problem,) = node.apply()
     assert problem.wrong == "can become no vGPU of type L40S-2Q"
     node.on(MDEVS)
-    node.wants(VGPURule(device=MDEVS.id, types={"A10-8Q": 2}, when=When.CLAIMED))
+    node.wants(VGPURule(device=MDEVS.id, types={"A10-8Q": 2, "A10-6Q": 2}, when=When.CLAIMED))
     (problem,) = node.apply()
-    assert "mediated devices, which are made at start only" in problem.wrong
+    assert problem == Problem(MDEVS.address, "can become no vGPU of type A10-6Q", "name A10-24Q, A10-4Q, A10-8Q")
+
+
+def test_a_card_whose_vgpus_are_mediated_devices_is_made_ready_for_claims(tmp_path: Path) -> None:
+    older = Card(bus=0x81, id="10de:1eb8", possible=0, memory=16, mdevs={"nvidia-231": ("GRID T4-4Q", 4)})
+    node = Node(tmp_path, MDEVS, older)
+    node.wants(VGPURule(device=MDEVS.id, types={"A10-8Q": 3}, when=When.CLAIMED),
+               VGPURule(device=older.id, types={"T4-4Q": 4}, when=When.CLAIMED))  # fmt: skip
+    assert node.apply() == ()
+    assert (node.count(MDEVS), names(node, MDEVS), names(node, older)) == (MDEVS.possible, [], [])
+    assert node.steps() == []
 
 
 def test_types_of_one_size_go_together_and_the_maker_may_stand_before_the_name(node: Node) -> None:
@@ -139,7 +150,8 @@ def test_a_type_without_its_gpu_instance_says_so(tmp_path: Path) -> None:
     node = Node(tmp_path, card)
     node.wants(VGPURule(vendor="10de", types={"H200X-1-18C": 1}))
     (problem,) = node.apply()
-    assert problem.wrong.startswith("Input/output error")
+    assert problem.wrong.startswith("has no GPU instance for a vGPU of type H200X-1-18C")
+    assert "nvidia-smi mig -i 0000:41:00.0 -cgi PROFILE -C" in problem.fix
     assert (node.count(card), node.made.functions) == (0, {})  # the virtual functions are off again, too
 
 
