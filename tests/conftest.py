@@ -29,8 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two thirds of what a test takes is waiting, so three workers have a processor busy."""
-    return (os.cpu_count() or 1) * 3
+    """Three quarters of what a test takes is waiting, so four workers have a processor busy."""
+    return (os.cpu_count() or 1) * 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

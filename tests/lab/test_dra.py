@@ -269,15 +269,15 @@ def test_vgpus_are_made_for_guests_and_another_size_waits_until_the_last_of_them
     lab: Lab, when_claimed: None
 ) -> None:
     """They stay when the pod of the driver that made them is deleted, and the next driver takes each away with its
-    claim."""
+    claim. One guest boots; the other is paused before its first instruction, with its vGPU."""
     half, whole = ({"dra": True, "grace": 1, "more": _wish(its)} for its in ("L40S-24Q", "L40S-48Q"))
-    with lab.pod("half", 0, **half), lab.vm("other-half", 0, **half), lab.pod("whole", 0, sleeps=True, **whole):
-        lab.wait_for_log("half", "is running")
-        consoles = {name: lab.console(name) for name in ("half", "other-half")}
-        assert {_vgpu(lab, name) for name in consoles} == {*FUNCTIONS}
+    paused = {**half, "more": {**_wish("L40S-24Q"), "startStrategy": "Paused"}}
+    with lab.pod("half", 0, **paused), lab.vm("other-half", 0, **half), lab.pod("whole", 0, sleeps=True, **whole):
+        lab.wait_for_log("half", "is running, paused")
+        assert {_vgpu(lab, name) for name in ("half", "other-half")} == {*FUNCTIONS}
         assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
         assert "cannot allocate all claims" in lab.unschedulable("whole")
-        assert {console.functions()["0000:01:00.0"] for console in consoles.values()} == {VGPU}
+        assert lab.console("other-half").functions()["0000:01:00.0"] == VGPU
         lab.cluster.delete("pod", lab.plugin())
         assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
         lab.plugin()

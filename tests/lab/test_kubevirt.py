@@ -39,7 +39,7 @@ IN_VM = (
         "        firmware:\n"
         "          kernelBoot:\n"
         f"            container: {{image: '{build.GUEST}', kernelPath: /vmlinuz, initrdPath: /initrd}}\n"
-        "            kernelArgs: console=ttyS0 quiet panic=-1\n"
+        f"            kernelArgs: {pods.KERNEL_ARGUMENTS}\n"
         "        devices:\n"
         "          autoattachPodInterface: false\n",
         "the lab's Linux; virt-handler can make no tap there",

@@ -275,17 +275,15 @@ def test_a_guests_page_tables_are_those_that_its_pod_counts(
 def test_the_next_vm_has_its_cards_from_the_older_dialect_and_with_numa_in_the_cells_of_their_nodes(
     lab: Lab, plugin: str
 ) -> None:
-    """The variable lists every function, as older plugins do; the first process of the pod is somebody else's. Where
-    explain foretold each card is: the one that is alone on bus 0, since its node is not known."""
+    """The variable lists every function, as older plugins do; the first process of the pod is somebody else's. The one
+    that is alone is on bus 0, since its node is not known. That explain foretells this is test_plugin.py's."""
     older = ",".join(f"{slot}.{function}" for slot in (ALONE, FAR) for function in (0, 1))
     numa = {"gpu-launcher.dev/topology": "numa"}
     with lab.vm("second", 2, env={pods.VARIABLE: older}, share_processes=True, annotations=numa) as log:
-        foretold = lab.foretold("second")
-        assert [host for host, _ in foretold] == [host for host, _ in HOSTDEVS]
-        assert _hostdevs(log) == foretold
+        guest = dict(_hostdevs(log))
+        assert [*guest] == [host for host, _ in HOSTDEVS]
         console = lab.console("second")
-        assert _cards(console) == dict(zip((guest for _, guest in foretold), (*CARD, *CARD), strict=True))
-        guest = dict(foretold)
+        assert _cards(console) == dict(zip(guest.values(), (*CARD, *CARD), strict=True))
         nodes, ways = console.nodes(), console.ways()
         for function in (0, 1):
             alone, far = guest[f"{ALONE}.{function}"], guest[f"{FAR}.{function}"]

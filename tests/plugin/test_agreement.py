@@ -194,7 +194,7 @@ def test_all_agree_whatever_is_broken(node: Callable[..., Node], tmp_path: Path)
     this = node(tmp_path / "sys", "{}")
     this.prepare("0000:41:00.0")
 
-    @settings(max_examples=100)
+    @settings(max_examples=60)
     @given(found=breaks(breakable(tmp_path / "sys")), config=st.sampled_from(CONFIGS))
     def agree(found: list[Break], config: str) -> None:
         this.config.write_text(config)

@@ -143,7 +143,7 @@ def test_whatever_is_killed_or_stopped_at_whatever_moment(request: pytest.Fixtur
             start = time.monotonic() - begun
             launched.program.send(signal.SIGTERM)
             launched.ended(_DEADLINE)
-    seeds = range(first, first + (500 if thorough else 12))
+    seeds = range(first, first + (500 if thorough else 8))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         ended = list(pool.map(lambda seed: lived(seed, known_qemu, start), seeds))
     rounds = [found for found in ended if isinstance(found, Round)]
