@@ -93,9 +93,10 @@ def _make_mediated(types: Types, uuid: UUID, name: str, card: PCIAddress | None)
 def _no_further(cut: CutCard, name: str) -> Failed:
     if instance_of(name) is not None:
         fix = f"wait until one is given back, or {make_instance(cut.address)}"
-        return Failed(cut.address, f"can become no further vGPU of type {name}", fix)
-    can = can_become(cut)
-    fix = f"it can become {listed(can, 12)}" if can else "wait until its other vGPUs are given back"
+    elif can := can_become(cut):
+        fix = f"it can become {listed(can, 12)}"
+    else:
+        fix = "wait until its other vGPUs are given back"
     return Failed(cut.address, f"can become no further vGPU of type {name}", fix)
 
 

@@ -30,10 +30,9 @@ from plugin.node.snapshot import Snapshot
 from plugin.permitted_host_devices import permitted_host_devices
 from program.errors import Refusal
 from tests.conftest import Command
-from tests.kernel import Killed
 from tests.plugin.dra.cluster import wait_until
 from tests.plugin.dra.inside import Inside, inside, reference
-from tests.plugin.dra.test_vgpus import Node, node_with, published
+from tests.plugin.dra.test_vgpus import KILLS, Node, followed_after_a_kill, node_with, published
 from tests.vgpu_kernel import Card, Kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -243,48 +242,11 @@ spec:
 """
 
 
-@pytest.mark.parametrize("at", range(1, 5))
-@pytest.mark.parametrize("then", ["retry", "unprepare", "nothing", "boot"])
+@KILLS
 def test_after_a_kill_at_each_write_the_next_driver_goes_on_or_takes_back(
     node: Node, pci_ids: PCIIDs, at: int, then: str
 ) -> None:
-    """1 and 2 are before and after the device is made, 3 and 4 before and after it is removed."""
-    reached = 0
-
-    def between() -> None:
-        nonlocal reached
-        reached += 1
-        if reached == at:
-            raise Killed
-
-    async def life(driver: Inside) -> None:
-        claims, claim = node.claims(driver), reference(node.cluster.claim(THIRD.format(0)))
-        node.binder.between = between
-        if at > 2:
-            await claims._prepare_allocated(claim)
-        with pytest.raises(Killed):
-            await (claims._take_back_alone(claim.uid) if at > 2 else claims._prepare_allocated(claim))
-        assert reached == at
-        assert len(node.ours()) == 1  # written down before the hardware
-        if then == "boot":
-            node.kernel.boot()
-            if node.card.possible:
-                node.kernel.on(node.card)
-        await driver.watch.look_again()
-        claims = node.claims(driver)
-        if then == "retry":
-            (device,) = await claims.prepare(claim)
-            assert (node.types, node.ours()) == (["A10-8Q"], [device.id])
-        elif then == "nothing" and at > 2:
-            return  # its pod may have it: the kubelet asks again
-        if then in ("retry", "unprepare"):
-            await claims.unprepare(claim)
-        node.cluster.deallocate(node.cluster.claims["claim-0"])
-        await claims.reconcile()
-        assert node.is_as_before() if then != "boot" else (node.types, node.cluster.specifications()) == ([], {})
-
-    inside(node.cluster, pci_ids, life, CONFIG)
-    assert (node.kernel.wrongs, node.kernel.refused) == ([], [])
+    followed_after_a_kill(node, pci_ids, CONFIG, THIRD.format(0), "A10-8Q", at, then)
 
 
 def test_a_guests_and_others_mediated_devices_are_left_and_what_nobody_has_goes(node: Node, pci_ids: PCIIDs) -> None:

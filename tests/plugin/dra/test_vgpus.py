@@ -281,12 +281,17 @@ def test_what_a_guest_has_open_is_not_taken_away_and_others_vgpus_never_are(node
     assert node.kernel.wrongs == []
 
 
-@pytest.mark.parametrize("at", range(1, 5))
-@pytest.mark.parametrize("then", ["retry", "unprepare", "nothing", "boot"])
-def test_after_a_kill_at_each_write_the_next_driver_goes_on_or_takes_back(
-    node: Node, pci_ids: PCIIDs, at: int, then: str
+#: A kill before (1) and after (2) the write that makes a vGPU, and before (3) and after (4) the one that takes it away;
+#: and what happens then.
+KILLS = pytest.mark.parametrize(
+    ("then", "at"), [(then, at) for then in ("retry", "unprepare", "nothing", "boot") for at in range(1, 5)]
+)
+
+
+def followed_after_a_kill(
+    node: Node, pci_ids: PCIIDs, config: Config, name: str, kind: str, at: int, then: str
 ) -> None:
-    """1 and 2 are before and after the type is set, 3 and 4 before and after it is taken away."""
+    """Check that the next driver goes on with what a killed one did for the device of that name, or takes it back."""
     reached = 0
 
     def between() -> None:
@@ -296,21 +301,23 @@ def test_after_a_kill_at_each_write_the_next_driver_goes_on_or_takes_back(
             raise Killed
 
     async def life(driver: Inside) -> None:
-        claims, claim = node.claims(driver), reference(node.cluster.claim(HALF.format(0)))
+        claims, claim = node.claims(driver), reference(node.cluster.claim(name))
         node.binder.between = between
         if at > 2:
             await claims._prepare_allocated(claim)
         with pytest.raises(Killed):
             await (claims._take_back_alone(claim.uid) if at > 2 else claims._prepare_allocated(claim))
         assert reached == at
+        assert len(node.ours()) == 1  # written down before the hardware
         if then == "boot":
             node.kernel.boot()
-            node.kernel.on(CARD)
+            if node.card.possible:
+                node.kernel.on(node.card)
         await driver.watch.look_again()
         claims = node.claims(driver)
         if then == "retry":
             (device,) = await claims.prepare(claim)
-            assert (node.types, node.ours()) == (["L40S-24Q"], [device.id])
+            assert (node.types, node.ours()) == ([kind], [device.id])
         elif then == "nothing" and at > 2:
             return  # its pod may have it: the kubelet asks again
         if then in ("retry", "unprepare"):
@@ -319,8 +326,15 @@ def test_after_a_kill_at_each_write_the_next_driver_goes_on_or_takes_back(
         await claims.reconcile()
         assert node.is_as_before() if then != "boot" else (node.types, node.cluster.specifications()) == ([], {})
 
-    inside(node.cluster, pci_ids, life, CONFIG)
+    inside(node.cluster, pci_ids, life, config)
     assert (node.kernel.wrongs, node.kernel.refused) == ([], [])
+
+
+@KILLS
+def test_after_a_kill_at_each_write_the_next_driver_goes_on_or_takes_back(
+    node: Node, pci_ids: PCIIDs, at: int, then: str
+) -> None:
+    followed_after_a_kill(node, pci_ids, CONFIG, HALF.format(0), "L40S-24Q", at, then)
 
 
 def test_what_no_claim_has_any_more_goes(node: Node, pci_ids: PCIIDs) -> None:
