@@ -24,6 +24,9 @@ AGAIN = LOGS / "again"
 #: The modules that take long, the longest first: no worker should be left with one when the other is done.
 LONG = ("test_kubevirt", "test_day", "test_mission", "test_dra", "test_plugin", "test_getting_started")
 
+#: The modules that only --thorough has.
+THOROUGH = frozenset({"test_kubevirt_variants", "test_kubevirt_numa", "test_vgpu_kills"})
+
 #: `with timed("a drain"):` measures a step.
 Timed = Callable[[str], AbstractContextManager[None]]
 
@@ -51,11 +54,11 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """KubeVirt's modules need its programs; and most of what there is to see of it is for --thorough alone."""
-    if not collection_path.name.startswith("test_kubevirt"):
-        return None
-    is_thorough = collection_path.stem != "test_kubevirt"
-    return build.kubevirt_programs() is None or (is_thorough and not config.getoption("--thorough")) or None
+    """KubeVirt's modules need its programs."""
+    module = collection_path.stem
+    if module in THOROUGH and not config.getoption("--thorough"):
+        return True
+    return (module.startswith("test_kubevirt") and build.kubevirt_programs() is None) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -128,6 +128,11 @@ class Lab:
 
         self.until(f"{self.node.name} has {number} of {resource}", look, seconds)
 
+    def restarts(self, pod: str) -> int:
+        """How often the pod's only container has been started again."""
+        (container,) = self.cluster.get("pod", pod)["status"]["containerStatuses"]
+        return int(container["restartCount"])
+
     def kill_kubelet(self) -> None:
         """Until another one runs."""
         before = self.node.sh("pidof kubelet")

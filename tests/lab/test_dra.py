@@ -186,7 +186,7 @@ def test_the_vm_lives_on_while_plugin_and_kubelet_start_again(lab: Lab, vm: str,
     lab.cluster.delete("pod", plugin)
     lab.kill_kubelet()
     lab.plugin()
-    assert _prepared(lab)
+    assert prepared(lab)
     assert lab.cluster.kubectl("exec", "chosen", "--", "gpu-launcher", "ctl", "state").startswith(
         "default/chosen: running"
     )
@@ -197,7 +197,7 @@ def test_what_its_claim_had_is_free_when_the_vm_has_ended(
     lab: Lab, vm: str, uuids: dict[str, str], tmp_path: Path
 ) -> None:
     lab.cluster.delete("pod", "chosen")
-    lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
+    lab.until("nothing is prepared", lambda: not prepared(lab), 60)
     assert "gpu-launcher" not in lab.node.sh(f"ls {CDI}")
     lab.until("its claim is gone", lambda: "chosen" not in lab.cluster.kubectl("get", "resourceclaims"), 60)
     found = _fit(lab, tmp_path, "next", 1, {"nvidia.com/use-gpuuuid": uuids[FAR]})
@@ -209,12 +209,12 @@ def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
 ) -> None:
     wish = {"nvidia.com/use-gpuuuid": uuids[ALONE]}
     with lab.holder("before", 1, dra=True, annotations=wish):
-        assert _prepared(lab)
+        assert prepared(lab)
         lab.node.reboot(MACHINE)
         lab.wait_for_end("before")
     lab.plugin()
     lab.until("ALONE is well", lambda: _is_well(lab, ALONE), 150)
-    lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
+    lab.until("nothing is prepared", lambda: not prepared(lab), 60)
     with lab.holder("after", 1, dra=True, annotations=wish):
         assert _allocated(lab, "after") == [_name(ALONE)]
 
@@ -242,7 +242,7 @@ def test_bound_when_claimed_there_and_back(lab: Lab, when_claimed: None, uuids: 
         assert lab.drivers(ALONE) == ["vfio-pci", "vfio-pci"]
         assert "vfio-pci" not in lab.drivers(FAR)
     lab.until("the host has it again", lambda: lab.drivers(ALONE) == own, 150)
-    lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
+    lab.until("nothing is prepared", lambda: not prepared(lab), 60)
 
 
 @pytest.mark.skipif(not HAS_COUNTERS, reason="Kubernetes has counters of devices from 1.36 on")
@@ -261,7 +261,7 @@ def test_a_device_for_each_type_and_number_of_vgpus_is_published_with_counters(l
     assert _fits(left, one, other)
     assert _fits(left, whole)
     assert not _fits(left, one, whole)
-    assert _made(lab) == dict.fromkeys(FUNCTIONS, "0")
+    assert made(lab) == dict.fromkeys(FUNCTIONS, "0")
 
 
 @pytest.mark.skipif(not HAS_COUNTERS, reason="Kubernetes has counters of devices from 1.36 on")
@@ -270,29 +270,29 @@ def test_vgpus_are_made_for_guests_and_another_size_waits_until_the_last_of_them
 ) -> None:
     """They stay when the pod of the driver that made them is deleted, and the next driver takes each away with its
     claim. One guest boots; the other is paused before its first instruction, with its vGPU."""
-    half, whole = ({"dra": True, "grace": 1, "more": _wish(its)} for its in ("L40S-24Q", "L40S-48Q"))
-    paused = {**half, "more": {**_wish("L40S-24Q"), "startStrategy": "Paused"}}
+    half, whole = ({"dra": True, "grace": 1, "more": wish_for(its)} for its in ("L40S-24Q", "L40S-48Q"))
+    paused = {**half, "more": {**wish_for("L40S-24Q"), "startStrategy": "Paused"}}
     with lab.pod("half", 0, **paused), lab.vm("other-half", 0, **half), lab.pod("whole", 0, sleeps=True, **whole):
         lab.wait_for_log("half", "is running, paused")
         assert {_vgpu(lab, name) for name in ("half", "other-half")} == {*FUNCTIONS}
-        assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
+        assert made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
         assert "cannot allocate all claims" in lab.unschedulable("whole")
         assert lab.console("other-half").functions()["0000:01:00.0"] == VGPU
         lab.cluster.delete("pod", lab.plugin())
-        assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
+        assert made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
         lab.plugin()
-        assert _made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
+        assert made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
         lab.cluster.delete("pod", "half")
         last = _vgpu(lab, "other-half")
         (first,) = {*FUNCTIONS} - {last}
-        lab.until("a vGPU went with its claim", lambda: _made(lab)[first] == "0", 60)
-        assert _made(lab)[last] == NUMBERS["L40S-24Q"]
+        lab.until("a vGPU went with its claim", lambda: made(lab)[first] == "0", 60)
+        assert made(lab)[last] == NUMBERS["L40S-24Q"]
         assert not _allocated(lab, "whole")
         lab.cluster.delete("pod", "other-half")
         lab.until("the one that waited runs", lambda: lab.phase("whole") == "Running", 150)
-        assert _made(lab) == {**dict.fromkeys(FUNCTIONS, "0"), _vgpu(lab, "whole"): NUMBERS["L40S-48Q"]}
-    lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
-    assert _made(lab) == dict.fromkeys(FUNCTIONS, "0")
+        assert made(lab) == {**dict.fromkeys(FUNCTIONS, "0"), _vgpu(lab, "whole"): NUMBERS["L40S-48Q"]}
+    lab.until("nothing is prepared", lambda: not prepared(lab), 60)
+    assert made(lab) == dict.fromkeys(FUNCTIONS, "0")
 
 
 @contextmanager
@@ -307,7 +307,7 @@ def _not_whole(lab: Lab) -> Iterator[None]:
     lab.until("the card is well", lambda: _is_well(lab, ALONE), 60)
 
 
-def _prepared(lab: Lab) -> dict[str, Any]:
+def prepared(lab: Lab) -> dict[str, Any]:
     """What the driver has written down as prepared, by the claim's UID. What another boot wrote is prepared no more."""
     checkpoint = json.loads(lab.node.sh(f"cat {CHECKPOINT}"))
     boot = lab.node.sh("cat /proc/sys/kernel/random/boot_id").strip()
@@ -354,13 +354,13 @@ def _vgpu_name(its: str, number: int) -> str:
     return f"vgpu-{NVME.replace(':', '-')}-0-{its.lower()}-{number}"
 
 
-def _wish(its: str) -> dict[str, Any]:
+def wish_for(its: str) -> dict[str, Any]:
     """A VM with one vGPU of this type, for whose memory there is room beside another two."""
     devices = {"gpus": [{"name": "vgpu", "deviceName": f"example.com/{its}"}]}
     return {"domain": {"devices": devices, "resources": {"overcommitGuestOverhead": True}}}
 
 
-def _made(lab: Lab) -> dict[str, str]:
+def made(lab: Lab) -> dict[str, str]:
     """The type's number of each function, by its driver; 0 for none."""
     shown = "cd /sys/bus/pci/devices; grep . */nvidia/current_vgpu_type"
     return dict(re.findall(r"(\S+?)/nvidia/current_vgpu_type:(\d+)", lab.node.sh(shown)))

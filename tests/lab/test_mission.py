@@ -224,7 +224,7 @@ def test_a_vm_lives_on_while_the_kubelet_dies_and_the_plugin_registers_again(
     lab.until("the plugin registers again", lambda: lab.cluster.kubectl("logs", plugin).count(registered) >= 2, 150)
     lab.wait_for_cards(2)
     assert "GUEST end" in lab.console("first").wait_for("GUEST end")
-    assert _restarts(lab, "first") == _restarts(lab, plugin) == 0
+    assert lab.restarts("first") == lab.restarts(plugin) == 0
 
 
 def test_a_vm_lives_on_while_the_plugin_is_rolled_over_and_the_cards_stay(lab: Lab, vm: Console, plugin: str) -> None:
@@ -235,7 +235,7 @@ def test_a_vm_lives_on_while_the_plugin_is_rolled_over_and_the_cards_stay(lab: L
     replaced = lab.plugin()
     assert replaced != plugin
     lab.wait_for_cards(2)
-    assert _restarts(lab, "first") == 0
+    assert lab.restarts("first") == 0
     assert _in_use(lab, replaced) == dict.fromkeys((f"{ALONE}.0", f"{FAR}.0", _vgpu(lab, "first")), "default/first")
     assert lab.cluster.kubectl("logs", replaced, "-c", "vgpus") == "nothing to do\n"
 
@@ -342,11 +342,6 @@ def _is_ready(lab: Lab, pod: str) -> bool:
 def _in_use(lab: Lab, plugin: str) -> dict[str, str]:
     """Which pod has which card, by the kubelet's pod resources as the plugin sees them."""
     return {address: device["inUseBy"] for address, device in lab.inventory(plugin).items() if device["inUseBy"]}
-
-
-def _restarts(lab: Lab, pod: str) -> int:
-    (container,) = lab.cluster.get("pod", pod)["status"]["containerStatuses"]
-    return int(container["restartCount"])
 
 
 def _hostdevs(log: str) -> list[tuple[str, str]]:
