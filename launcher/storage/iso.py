@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from launcher.storage.places import whole_blocks
 from launcher.storage.programs import output
 
 # ECMA-119: descriptors from sector 16 on, until the one of type 255; the volume's name is at byte 40, 32 bytes long.
@@ -29,7 +30,7 @@ def write_iso(iso: ISO, path: Path) -> None:
     # In a pod with a read-only root there is no other place: libarchive spools there, in a file without a name.
     beside = {"TMPDIR": str(path.parent)}
     image = output(command, package="libarchive-tools", given=_tar(iso.files), environ=beside)
-    path.write_bytes(_labelled(image, iso.label))
+    path.write_bytes(_labelled(image, iso.label).ljust(whole_blocks(len(image)), b"\0"))
 
 
 def _tar(files: Mapping[str, bytes]) -> bytes:

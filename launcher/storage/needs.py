@@ -21,6 +21,7 @@ from launcher.storage.container_disks import only_disk
 from launcher.storage.credentials import AgentCredential, keys_in
 from launcher.storage.iso import ISO
 from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay, RawDisk, Share, State
+from launcher.storage.places import whole_blocks
 from launcher.storage.qcow2 import refuse_unfit
 from launcher.storage.regular_files import mounted_files, refuse_all_but_files, regular_file
 from program.errors import Refusal
@@ -147,7 +148,7 @@ def _of_node(whose: str, volume: Volume, file: Path) -> tuple[Brought | RawDisk,
             f"{missing}, and is to have {disk.capacity} bytes, and {free} are free there",
             "make room, or write a smaller capacity",
         )
-    return RawDisk(file, disk.capacity), Brought(file, file.parent, whose)
+    return RawDisk(file, whole_blocks(disk.capacity)), Brought(file, file.parent, whose)
 
 
 def _brought(whose: str, file: Path) -> Brought:

@@ -17,6 +17,9 @@ from program.errors import Refusal
 Fill = Callable[[Path], None]
 
 _UNFINISHED = ".unfinished-"
+#: Bytes of the largest block of a disk (4Kn), and of tmpfs: without the page's cache (`cache="none"`) QEMU writes whole
+#: blocks only, and takes no raw image of another size ("Image size is not a multiple of request alignment").
+_BLOCK = 4096
 _FIXES = {
     **dict.fromkeys((ENOSPC, EDQUOT, EFBIG), "make room in its volume, or raise the volume's size or sizeLimit"),
     **dict.fromkeys((EROFS, EACCES, EPERM), "expected a volume that this process can write, as an emptyDir is"),
@@ -64,6 +67,11 @@ def kept(path: Path, fill: Fill) -> Iterator[None]:
         finally:
             if fresh is not None and _state(path) == fresh:
                 path.unlink(missing_ok=True)
+
+
+def whole_blocks(size: int) -> int:
+    """Return the bytes that a raw image has, which is to have `size` at least, so that it can lie on any disk."""
+    return -(-size // _BLOCK) * _BLOCK
 
 
 def sized(path: Path, size: int) -> None:

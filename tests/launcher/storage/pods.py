@@ -139,6 +139,7 @@ def tree(root: Path) -> dict[str, bytes | str | None]:
 
 def read_iso(path: Path) -> tuple[str, dict[str, bytes]]:
     """Label and files of an image, as Unix reads it (Rock Ridge); those that Windows reads (Joliet) are the same."""
+    assert path.stat().st_size % 4096 == 0, "QEMU takes it on no disk with blocks of 4096 bytes"
     image = pycdlib.PyCdlib()
     image.open(str(path))
     try:

@@ -471,6 +471,15 @@ def test_a_file_of_the_nodes_is_made_once_and_stays(root: Path, tmp_path: Path) 
         assert file.read_bytes().startswith(b"guest")
 
 
+def test_a_file_of_the_nodes_has_a_size_that_any_disk_can_write(root: Path, tmp_path: Path) -> None:
+    """QEMU takes none of 65,000,000 bytes where blocks have 4096."""
+    vmi = vmi_with(tmp_path, "{name: data, hostDisk: {path: /srv/vm.img, type: DiskOrCreate, capacity: 65M}}")
+    file = below(root, paths.disk_image("data", "vm.img"))
+    file.parent.mkdir(parents=True)
+    with prepared(vmi, Facts(), root):
+        assert file.stat().st_size == 65_003_520
+
+
 def test_a_file_of_the_nodes_that_is_not_there_is_made_only_as_the_manifest_says(root: Path, tmp_path: Path) -> None:
     file = paths.disk_image("data", "vm.img")
     said = f"the volume 'data': {file}, which is /srv/vm.img of the node, is not there"
