@@ -17,6 +17,7 @@ from plugin.cards.names import PCIIDs, read_pci_ids
 from tests.forked import forked
 from tests.kubelet import Kubelet, running_kubelet
 from tests.processes import FIXTURES, ROOT
+from tests.temporary import SHORT
 
 # A noisy machine is no defect of the code: an example may take as long as it takes.
 settings.register_profile("project", deadline=None)
@@ -29,8 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three quarters of what a test takes is waiting, so four workers have a processor busy."""
-    return (os.cpu_count() or 1) * 4
+    """Two thirds of what a test takes is waiting, so three workers have a processor busy."""
+    return (os.cpu_count() or 1) * 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -77,7 +78,7 @@ def copied_machine(machine: Machine, tmp_path: Path) -> Machine:
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
     """A directory with a path short enough for the sockets in it."""
-    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="gl-", dir=SHORT) as directory:
         yield Path(directory)
 
 
@@ -123,7 +124,7 @@ def known_qemu(shared: Shared) -> Path:
     root. Copy it into another root, and libvirt there looks no more."""
 
     def look(directory: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as short, prepared(Path(short)):
+        with tempfile.TemporaryDirectory(prefix="gl-", dir=SHORT) as short, prepared(Path(short)):
             subprocess.run([sys.executable, "-c", _LOOK_AT_QEMU, short], capture_output=True, check=True)
             shutil.copytree(Path(short) / "cache", directory / "cache")
 
@@ -133,7 +134,7 @@ def known_qemu(shared: Shared) -> Path:
 @pytest.fixture(scope="session")
 def embedded_uri(known_qemu: Path) -> Iterator[str]:
     """Libvirt's QEMU driver in this process."""
-    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as root:
+    with tempfile.TemporaryDirectory(prefix="gl-", dir=SHORT) as root:
         with prepared(Path(root)):
             shutil.copytree(known_qemu, Path(root) / "cache")
         yield f"qemu:///embed?root={root}"

@@ -22,6 +22,7 @@ from tests.launcher.hook.domains import CASES, Case
 from tests.launcher.hook.kubevirt import Card, Parts, domain, started, understood, vmi
 from tests.launcher.hook.test_rewrite import defined
 from tests.processes import ROOT, Program, finished, running
+from tests.temporary import SHORT
 from tests.waiting import until
 
 VERSIONS: dict[str, Any] = {"v1alpha1": v1alpha1_pb2, "v1alpha2": v1alpha2_pb2, "v1alpha3": v1alpha3_pb2}
@@ -39,7 +40,7 @@ def hook(socket: Path, *flags: str | Path, sysfs: Path = TWO.sysfs) -> Iterator[
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Caller, Program]]:
     """One sidecar for tests that leave it as it was."""
-    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as directory, hook(Path(directory, "a.sock")) as program:
+    with tempfile.TemporaryDirectory(prefix="gl-", dir=SHORT) as directory, hook(Path(directory, "a.sock")) as program:
         yield Caller(Path(directory, "a.sock")), program
 
 

@@ -17,6 +17,7 @@ import pytest
 from launcher.runtime.events import Ending
 from tests.launcher import kernels
 from tests.launcher.runtime.test_faults import Launched, Pod, arguments_of, last_line
+from tests.temporary import SHORT
 from tests.waiting import until
 
 _GRACE = 1  # seconds, of each VM
@@ -99,7 +100,7 @@ def lived(seed: int, known_qemu: Path, start: float) -> Round | Exception:
 
 def _lived(seed: int, known_qemu: Path, start: float) -> Round:
     dice = random.Random(seed)
-    with TemporaryDirectory(prefix="gl-", dir="/tmp") as directory:
+    with TemporaryDirectory(prefix="gl-", dir=SHORT) as directory:
         here = Path(directory)
         pod = Pod(run=here / "run", vm=here / "vm.yaml", path=here / "bin")
         pod.path.mkdir()
@@ -131,7 +132,7 @@ def test_whatever_is_killed_or_stopped_at_whatever_moment(request: pytest.Fixtur
     """With --thorough five hundred VMs, from other seeds each time."""
     thorough = request.config.getoption("--thorough")
     first = random.randrange(1 << 30) if thorough else 0
-    with TemporaryDirectory(prefix="gl-", dir="/tmp") as directory:
+    with TemporaryDirectory(prefix="gl-", dir=SHORT) as directory:
         here = Path(directory)
         pod = Pod(run=here / "run", vm=here / "vm.yaml", path=here / "bin")
         pod.path.mkdir()

@@ -33,6 +33,7 @@ from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose
 from tests.kernel import bind, plug, tell, tells, unplug
 from tests.kubelet import Kubelet
 from tests.processes import FIXTURES, Program
+from tests.temporary import SHORT
 
 VFIO = "vfio-pci"
 FOREIGN = "devices.kubevirt.io/gpu"
@@ -214,7 +215,7 @@ class Node:
 class Chaos(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.directory = Path(tempfile.mkdtemp(prefix="gl-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="gl-", dir=SHORT))
         self.journal: list[str] = []
         self.plugins: list[Program] = []
         self.started: dict[Program, float] = {}
