@@ -262,7 +262,7 @@ class Lab:
 
     def does(self) -> str:
         """What keeps the node busy now, what its kernel has said last, and the pods: for a report of a few lines."""
-        busy = _told(self.node.sh, "top -b -n 1 | head -n 12; dmesg | tail -n 8")
+        busy = _told(self.node.sh, "busybox top -b -n 1 | head -n 12; dmesg | tail -n 8")
         return f"{busy}\n{_told(self.cluster.kubectl, 'get', 'pods', '--all-namespaces')}"
 
     def collect_logs(self, directory: Path) -> None:
