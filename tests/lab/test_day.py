@@ -294,13 +294,9 @@ def test_a_restarted_vm_is_the_same_guest_in_the_same_pod(
 ) -> None:
     uid = _uid(lab.cluster.get("pod", "first"))
 
-    def restarted() -> bool:
-        (container,) = lab.cluster.get("pod", "first")["status"]["containerStatuses"]
-        return bool(container["restartCount"] == 1)
-
     with timed("restart --force, until the guest runs again"):
         terminal.asked("restart", "first", "--force")
-        lab.until("another container", restarted, 60)
+        lab.until("another container", lambda: lab.restarts("first") == 1, 60)
         lab.wait_for_log("first", "is running")
     assert _guest(lab) == {**identity, "memory": str(272 << 10)}
     assert _uid(lab.cluster.get("pod", "first")) == uid
