@@ -107,8 +107,7 @@ class Lab:
         self.cluster.delete("pod", "binder")
         self.cluster.apply(pods.binder(self.cluster.get("daemonset", "gpu-plugin"), *arguments))
         self.wait_for_end("binder")
-        (container,) = self.cluster.get("pod", "binder")["status"]["containerStatuses"]
-        return container["state"]["terminated"]["exitCode"], self.cluster.kubectl("logs", "binder")
+        return self.exit_code("binder"), self.cluster.kubectl("logs", "binder")
 
     def drivers(self, slot: str) -> list[str]:
         """Those of its functions, "none" for none."""
@@ -128,10 +127,18 @@ class Lab:
 
         self.until(f"{self.node.name} has {number} of {resource}", look, seconds)
 
+    def container(self, pod: str) -> dict[str, Any]:
+        """The status of the pod's only container."""
+        (container,) = self.cluster.get("pod", pod)["status"]["containerStatuses"]
+        return dict(container)
+
     def restarts(self, pod: str) -> int:
         """How often the pod's only container has been started again."""
-        (container,) = self.cluster.get("pod", pod)["status"]["containerStatuses"]
-        return int(container["restartCount"])
+        return int(self.container(pod)["restartCount"])
+
+    def exit_code(self, pod: str) -> int:
+        """That of the pod's only container, which has ended."""
+        return int(self.container(pod)["state"]["terminated"]["exitCode"])
 
     def kill_kubelet(self) -> None:
         """Until another one runs."""
@@ -216,8 +223,7 @@ class Lab:
 
     def runtime_spec(self, pod: str) -> dict[str, Any]:
         """What containerd has told runc of the pod's container, as `crictl inspect` has it."""
-        (container,) = self.cluster.get("pod", pod)["status"]["containerStatuses"]
-        identity = container["containerID"].rpartition("/")[2]
+        identity = self.container(pod)["containerID"].rpartition("/")[2]
         found = self.node.sh(f"cat /run/containerd/io.containerd.runtime.v2.task/k8s.io/{identity}/config.json")
         spec: dict[str, Any] = json.loads(found)
         return spec

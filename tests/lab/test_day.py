@@ -348,8 +348,7 @@ def test_a_job_runs_its_guest_to_its_end_and_reports_its_exit(lab: Lab, terminal
     with timed("until a job's guest, which started beside that VM, has ended"):
         lab.cluster.kubectl("wait", "job/batch", "--for=condition=Complete", "--timeout=-1s", seconds=400)
     (pod,) = _of(lab, "batch")
-    (container,) = pod["status"]["containerStatuses"]
-    assert container["state"]["terminated"]["exitCode"] == 0
+    assert lab.exit_code(_name(pod)) == 0
     assert "default_batch has ended: the guest has powered itself off" in terminal.gpuvm("logs", _name(pod))
     assert terminal.listed()[_name(pod)]["state"] == "Succeeded"
 

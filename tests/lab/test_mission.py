@@ -298,8 +298,7 @@ def test_without_the_capability_for_memlock_the_pod_says_what_cures_it(lab: Lab,
         log = lab.cluster.kubectl("logs", "unable")
         assert "ERROR RLIMIT_MEMLOCK: VFIO and SEV lock the guest's memory: 1280 MiB with libvirt's reserve" in log
         assert "LimitMEMLOCK=infinity (deploy/node, docs/restricted.md)" in log
-        (container,) = lab.cluster.get("pod", "unable")["status"]["containerStatuses"]
-        assert container["state"]["terminated"]["exitCode"] == 1
+        assert lab.exit_code("unable") == 1
 
 
 def test_after_a_boot_with_one_more_device_in_front_nobody_gets_that_in_place_of_a_card(lab: Lab, plugin: str) -> None:
@@ -320,8 +319,7 @@ def test_after_a_boot_with_one_more_device_in_front_nobody_gets_that_in_place_of
         lab.wait_for_end("stale")
         log = lab.cluster.kubectl("logs", "stale")
         assert re.search(rf"Z ERROR gpu 'gpu1': {ALONE}.0 .*virtio-pci", log, re.MULTILINE), log
-        (container,) = lab.cluster.get("pod", "stale")["status"]["containerStatuses"]
-        assert container["state"]["terminated"]["exitCode"] == 1
+        assert lab.exit_code("stale") == 1
 
 
 def _types(lab: Lab) -> list[str]:

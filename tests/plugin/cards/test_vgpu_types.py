@@ -2,6 +2,7 @@
 tests.vgpu_kernel can make, and nothing else."""
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,30 +32,32 @@ class Card:
         if mixed:
             self.kernel.nvidia_smi(["vgpu", "-shm", "1", "-i", CARD.address])
 
-    @property
-    def sharing(self) -> Sharing:
-        return sharing(
-            self.types, mixed_sizes=self.mixed, memory=48, functions=CARD.possible, others=[*self.theirs.values()]
-        )
+    def fitting(self) -> dict[str, int]:
+        others = [*self.theirs.values()]
+        shared = sharing(self.types, mixed_sizes=self.mixed, memory=48, functions=CARD.possible, others=others)
+        return first_that_fit(shared, self.claimed, self.types)
 
-    def first_that_fits(self, name: str) -> int | None:
-        """As Kubernetes allocates: the first device that is free and whose counters are not used up."""
-        now = self.sharing
-        used: Counter[str] = Counter()
-        for vgpu in self.claimed:
-            used.update(now.consumed[vgpu])
-        for number in range(self.types[name]):
-            wants = now.consumed[name, number].items()
-            if (name, number) not in self.claimed and all(used[each] + one <= now.left[each] for each, one in wants):
-                return number
-        return None
+    def creatable(self) -> tuple[str, list[str]]:
+        """A function without a vGPU, and the types that the card can make on it; ("", []) where none is left."""
+        taken = self.kernel.types(CARD)
+        function = next((one for one in CARD.functions if one not in taken), "")
+        numbers = self.kernel.creatable(CARD) if function else ()
+        return function, [name for name in sorted(MOST) if NUMBERS[name] in numbers]
 
-    def can_be_made(self, name: str) -> bool:
-        return NUMBERS[name] in self.kernel.creatable(CARD) and self.free_function is not None
 
-    @property
-    def free_function(self) -> str | None:
-        return next((one for one in CARD.functions if one not in self.kernel.types(CARD)), None)
+def first_that_fit(shared: Sharing, claimed: Collection[tuple[str, int]], types: Mapping[str, int]) -> dict[str, int]:
+    """As Kubernetes allocates: of each type the first device that is free and whose counters are not used up, where
+    there is one. `types`: how many there may be of each."""
+    used: Counter[str] = Counter()
+    for vgpu in claimed:
+        used.update(shared.consumed[vgpu])
+
+    def fits(vgpu: tuple[str, int]) -> bool:
+        wants = shared.consumed[vgpu].items()
+        return vgpu not in claimed and all(used[counter] + value <= shared.left[counter] for counter, value in wants)
+
+    firsts = {name: next((one for one in range(most) if fits((name, one))), None) for name, most in types.items()}
+    return {name: first for name, first in firsts.items() if first is not None}
 
 
 @settings(max_examples=25, deadline=None)
@@ -65,8 +68,8 @@ def test_what_the_counters_leave_is_what_the_card_can_make(mixed: bool, data: so
     with TemporaryDirectory() as directory:
         card = Card(Path(directory), types, mixed=mixed)
         for _ in range(data.draw(some.integers(1, 14))):
-            for name in types:
-                assert (card.first_that_fits(name) is not None) is card.can_be_made(name), (name, card.claimed)
+            fitting, (function, can) = card.fitting(), card.creatable()
+            assert fitting.keys() == {*can} & {*types}, card.claimed
             if card.claimed and data.draw(some.integers(0, 2)) == 0:
                 gone = data.draw(some.sampled_from(sorted(card.claimed)))
                 card.kernel.write_type(card.claimed.pop(gone), 0)
@@ -74,18 +77,16 @@ def test_what_the_counters_leave_is_what_the_card_can_make(mixed: bool, data: so
                 theirs = data.draw(some.sampled_from(sorted(card.theirs)))
                 del card.theirs[theirs]
                 card.kernel.write_type(theirs, 0)
-            elif (function := card.free_function) and (can := [one for one in sorted(MOST) if card.can_be_made(one)]):
+            elif can:
                 by_others = data.draw(some.integers(0, 3)) == 0
-                fits = can if by_others else [one for one in can if one in card.types]
-                if not fits:
+                choices = can if by_others else sorted(fitting)
+                if not choices:
                     continue
-                name = data.draw(some.sampled_from(fits))
+                name = data.draw(some.sampled_from(choices))
                 if by_others:
                     card.theirs[function] = name
                 else:
-                    number = card.first_that_fits(name)
-                    assert number is not None
-                    card.claimed[name, number] = function
+                    card.claimed[name, fitting[name]] = function
                 card.kernel.write_type(function, NUMBERS[name])
                 assert card.kernel.types(CARD)[function] == f"NVIDIA {name}"
 
@@ -110,43 +111,26 @@ def test_what_the_counters_leave_of_gpu_instances_is_what_the_card_can_make(
         claimed: dict[tuple[str, int], str] = {}
         theirs: dict[str, str] = {}
 
-        def first_that_fits(name: str) -> int | None:
-            now = sharing(
-                {one: INSTANCES[one] for one in types},
-                mixed_sizes=False,
-                memory=96,
-                functions=card.possible,
-                others=[*theirs.values()],
-            )
-            used: Counter[str] = Counter()
-            for vgpu in claimed:
-                used.update(now.consumed[vgpu])
-            for number in range(INSTANCES[name]):
-                wants = now.consumed[name, number].items()
-                if (name, number) not in claimed and all(used[each] + one <= now.left[each] for each, one in wants):
-                    return number
-            return None
-
         for _ in range(data.draw(some.integers(1, 14))):
             free = next((one for one in card.functions if one not in kernel.types(card)), None)
             can = [name for name in INSTANCES if free and kernel.instance_for(card, numbers[name]) is not None]
-            for name in types:
-                known = {(instance_of(one), size_of(one)) for one in types}
-                is_known = all((instance_of(one), size_of(one)) in known for one in theirs.values())
-                fits = first_that_fits(name) is not None
-                assert fits <= (name in can), (name, claimed, theirs)
-                assert fits == (name in can) or not is_known, (name, claimed, theirs)
+            most, others = {one: INSTANCES[one] for one in types}, [*theirs.values()]
+            shared = sharing(most, mixed_sizes=False, memory=96, functions=card.possible, others=others)
+            fitting = first_that_fit(shared, claimed, most)
+            known = {(instance_of(one), size_of(one)) for one in types}
+            are_known = all((instance_of(one), size_of(one)) in known for one in others)
+            assert fitting.keys() <= {*can}, (claimed, theirs)
+            assert fitting.keys() == {*can} & {*types} or not are_known, (claimed, theirs)
             if claimed and data.draw(some.integers(0, 2)) == 0:
                 kernel.write_type(claimed.pop(data.draw(some.sampled_from(sorted(claimed)))), 0)
             elif theirs and data.draw(some.integers(0, 2)) == 0:
                 kernel.write_type(theirs.popitem()[0], 0)
             elif free and can:
                 name = data.draw(some.sampled_from(can))
-                number = first_that_fits(name) if name in types and data.draw(some.booleans()) else None
-                if number is None:
-                    theirs[free] = name
+                if name in fitting and data.draw(some.booleans()):
+                    claimed[name, fitting[name]] = free
                 else:
-                    claimed[name, number] = free
+                    theirs[free] = name
                 kernel.write_type(free, numbers[name])
                 assert free in kernel.types(card)
 
