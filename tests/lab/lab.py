@@ -217,8 +217,7 @@ class Lab:
 
     def foretold(self, pod: str) -> list[tuple[str, str]]:
         """Each device's host and guest address, as `gpu-launcher explain` in the VM's pod says."""
-        explain = ("gpu-launcher", "explain", MANIFEST, "--json", "--emulation")
-        found = json.loads(self.cluster.kubectl("exec", pod, "--", *explain))
+        found = json.loads(self.cluster.kubectl("exec", pod, "--", "gpu-launcher", "explain", MANIFEST, "--json"))
         return [(passed["host"], passed["guest"]) for entry in found["entries"] for passed in entry["passed"]]
 
     def runtime_spec(self, pod: str) -> dict[str, Any]:

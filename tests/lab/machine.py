@@ -64,7 +64,8 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
     return [
         "qemu-system-x86_64",
         *("-machine", "q35", "-accel", "tcg,thread=multi"),
-        *("-cpu", "max,la57=off,smap=off,smep=off,pku=off", "-smp", processors[0], "-m", str(machine.memory)),
+        *("-cpu", "max,la57=off,smap=off,smep=off,pku=off,erms=off,fsrm=off"),
+        *("-smp", processors[0], "-m", str(machine.memory)),
         *("-nodefaults", "-no-reboot", "-display", "none"),
         *("-serial", f"file:{console}"),
         *("-object", f"{memory},id=m0", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),
@@ -110,7 +111,7 @@ def _kernel_arguments(machine: Machine) -> str:
     """Ticks come periodically: a timer that the kernel sets for each is lost now and then where processors are emulated
     by threads that have to wait for a core, and that processor then stands still."""
     return " ".join([
-        "console=ttyS0 quiet panic=-1 mitigations=off highres=off nohz=off",
+        "console=ttyS0 quiet panic=-1 mitigations=off norandmaps highres=off nohz=off",
         "root=/dev/vda rw init=/lab/init cgroup_no_v1=all",
         *(["intel_iommu=on", "iommu=nopt"] if machine.iommu else []),
         *([f"vfio-pci.ids={','.join((*CARD, _XHCI))}"] if machine.binds_at_boot else []),

@@ -99,11 +99,6 @@ IN_FILES: Mapping[str, tuple[Replaced, ...]] = {
     "deploy/example/vm.yaml": (
         Replaced("deviceName: nvidia.com/pgpu", "deviceName: example.com/pgpu", "the lab's cards"),
         Replaced(
-            "  template:\n",
-            '  template:\n    metadata: {annotations: {gpu-launcher.dev/allow-emulation: "true"}}\n',
-            "the lab's node has no KVM",
-        ),
-        Replaced(
             "          cores: 2\n",
             "          cores: 1\n          model: qemu64\n",
             "a guest in an emulator within an emulator",

@@ -39,7 +39,6 @@ measure() {{
     kill $pid
     while [ -e /proc/$pid ]; do sleep 0.1; done
 }}
-modprobe kvm_amd
 mkdir -p $image $cgroup $files
 ctr -n k8s.io images mount {image} $image > /dev/null
 # Slaves: what is unmounted there stays on the node.
@@ -54,7 +53,6 @@ echo "$was" > $thp
 rm -r $files
 rmdir $cgroup
 umount -R $image
-modprobe -r kvm_amd
 """
 _PAGE = 4096
 

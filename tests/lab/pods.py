@@ -17,8 +17,8 @@ from tests.processes import ROOT, finished
 
 RESOURCE = "example.com/card"
 VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
-#: What the plugin offers in most tests: every card, and no other device with their vendor.
-CARDS: Mapping[str, Any] = {"offer": [{"device": CARD[0], "resource": RESOURCE}]}
+#: What the plugin offers in most tests: every card, and no other device with their vendor; and /dev/kvm.
+CARDS: Mapping[str, Any] = {"offer": [{"device": CARD[0], "resource": RESOURCE}], "node_devices": {"kvm": 110}}
 CONFIG = "/etc/gpu-plugin/config.yaml"
 #: The name of the NetworkAttachmentDefinition, and how its addresses begin.
 SECOND_NETWORK, SECOND_ADDRESSES = "second", "10.90.0."
@@ -147,7 +147,7 @@ def manifest(
     run_strategy: str | None = None,
 ) -> dict[str, Any]:
     """That VM as its user writes it."""
-    metadata = {"name": name, "annotations": {"gpu-launcher.dev/allow-emulation": "true", **(annotations or {})}}
+    metadata = {"name": name, "annotations": dict(annotations or {})}
     spec = merged(
         {
             "terminationGracePeriodSeconds": grace,

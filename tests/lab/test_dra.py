@@ -27,7 +27,11 @@ from tests.processes import finished
 MACHINE = replace(MODERN, vgpus=True)
 
 VGPU = "10de:26b9"
-CONFIG: dict[str, Any] = {"serve": "dra", "offer": [*pods.CARDS["offer"], {"device": VGPU, "withhold": True}]}
+CONFIG: dict[str, Any] = {
+    **pods.CARDS,
+    "serve": "dra",
+    "offer": [*pods.CARDS["offer"], {"device": VGPU, "withhold": True}],
+}
 CHECKPOINT = "/var/lib/kubelet/plugins/gpu-launcher.dev/checkpoint.json"
 CDI = "/var/run/cdi"
 CLAIM_SAYS = "a writable claim"

@@ -32,7 +32,7 @@ IN_VM = (
         "another sidecar beside it",
     ),
     Replaced("nvidia.com/pgpu", pods.RESOURCE, "the lab's cards"),
-    Replaced("cores: 8", "cores: 1\n          model: Westmere", "a guest in an emulator within an emulator"),
+    Replaced("cores: 8", "cores: 1\n          model: host-passthrough", "the node has one emulated processor"),
     Replaced("guest: 32Gi", "guest: 256Mi", "the node has 6 GiB"),
     Replaced(
         "        devices:\n",

@@ -28,6 +28,7 @@ CUT, VGPUS = f"{NVME}.0", (f"{NVME}.1", f"{NVME}.2")
 VGPU, TYPE, NUMBER = "10de:26b9", "L40S-24Q", "1155"
 VGPU_RESOURCE = "example.com/vgpu"
 CONFIG: dict[str, Any] = {
+    **pods.CARDS,
     "vgpus": [{"device": VGPU, "types": {TYPE: len(VGPUS)}}],
     "offer": [*pods.CARDS["offer"], {"vgpu_type": f"NVIDIA {TYPE}", "resource": VGPU_RESOURCE}],
 }

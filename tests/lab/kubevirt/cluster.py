@@ -72,7 +72,6 @@ def configure(lab: Lab, permitted: str, gates: Sequence[str] = ()) -> None:
             "imagePullPolicy": "IfNotPresent",
             "configuration": {
                 "developerConfiguration": {
-                    "useEmulation": True,
                     "featureGates": ["HostDevices", *gates],
                     "logVerbosity": dict.fromkeys(("virtLauncher", "virtHandler", "virtController"), 3),
                 },

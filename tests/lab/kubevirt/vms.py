@@ -48,7 +48,7 @@ def manifest(
 ) -> dict[str, Any]:
     """The VM of `pods.manifest` with a CPU that KubeVirt takes, without a screen, and with these sidecars."""
     hooks = {SIDECARS: json.dumps(sidecars)} if sidecars else {}
-    theirs = {"domain": {"cpu": {"model": "Westmere"}, "devices": {"autoattachGraphicsDevice": False}}}
+    theirs = {"domain": {"cpu": {"model": "host-passthrough"}, "devices": {"autoattachGraphicsDevice": False}}}
     return pods.manifest(
         name,
         cards,
