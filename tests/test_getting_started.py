@@ -90,7 +90,7 @@ def test_the_pages_version_and_actions_are_the_programs() -> None:
 
 
 def test_the_labs_clone_has_a_vm_and_a_config_that_are_taken(tmp_path: Path, gpu_launcher: Command) -> None:
-    """As they are after the replacements: one card of the lab's, no KVM, the lab's images."""
+    """As they are after the replacements: one card of the lab's, and its images."""
     clone = tmp_path / "clone"
     clone.mkdir()
     page.write_clone(clone)
@@ -101,7 +101,7 @@ def test_the_labs_clone_has_a_vm_and_a_config_that_are_taken(tmp_path: Path, gpu
     printed = gpu_launcher("pod", clone / "deploy/example/vm.yaml", "--image", "localhost/gpu-launcher:0.1.0")
     assert printed.returncode == 0, printed.stderr
     (pod,) = (one for one in yaml.safe_load_all(printed.stdout) if one["kind"] == "Pod")
-    assert "devices.gpu-launcher.dev/kvm" not in json.dumps(pod)
+    assert "devices.gpu-launcher.dev/kvm" in json.dumps(pod)
     images = re.findall(r'"(?:image|reference)": "([^"]+)"', json.dumps(pod))
     assert {*images} == {"localhost/gpu-launcher:0.1.0", "localhost/guest:lab", "localhost/disk:lab"}
     # What the table does to the probe finds it.

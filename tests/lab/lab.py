@@ -205,7 +205,7 @@ class Lab:
         """The same, once libvirt says that the VM runs: the launcher's log."""
         with self.pod(name, cards, **how):
             # Right after, it lists the devices: a card of ours has two functions.
-            self.wait_for_log(name, "is running")
+            self.wait_for_log(name, "is running", 300)
             yield self.wait_for_log(name, "-> guest", times=2 * cards)
 
     @contextmanager

@@ -131,7 +131,7 @@ CODES: Mapping[str, frozenset[int]] = {"gpu-plugin doctor": frozenset({0, 3, 4})
 #: What a block has to print, by a part of its text: a regular expression.
 SEEN: Mapping[str, str] = {
     # One, while the node has not told the API server of the second yet.
-    "-o custom-columns": rf"(?m)^{NODE} +[12] +0$",
+    "-o custom-columns": rf"(?m)^{NODE} +[12] +110$",
     "gpu-plugin doctor": r"0000:01:00\.0",
     "gpu-plugin inventory": r"(?m)^0000:01:00\.0 .* example\.com/pgpu$",
     "> my-vm.yaml": r"(nvidia|example)\.com/pgpu: '1'",

@@ -192,7 +192,7 @@ def test_ctl_says_that_it_runs_and_the_pod_is_ready(lab: Lab, vm: Console) -> No
 
 
 def test_check_has_nothing_to_say_against_what_runs(lab: Lab, vm: Console) -> None:
-    said = lab.cluster.kubectl("exec", "first", "--", "sh", "-c", "gpu-launcher check || echo exit $?")
+    said = lab.cluster.kubectl("exec", "first", "--", "sh", "-c", "gpu-launcher check || echo exit $?", seconds=150)
     assert "exit 4" not in said, said
 
 
