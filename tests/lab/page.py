@@ -101,7 +101,7 @@ IN_FILES: Mapping[str, tuple[Replaced, ...]] = {
         Replaced(
             "          cores: 2\n",
             "          cores: 1\n          model: qemu64\n",
-            "a guest in an emulator within an emulator",
+            "the node has one emulated processor",
         ),
         Replaced("guest: 4Gi", "guest: 256Mi", "the node has 4 GiB"),
         Replaced(
