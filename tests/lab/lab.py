@@ -129,8 +129,9 @@ class Lab:
 
     def container(self, pod: str) -> dict[str, Any]:
         """The status of the pod's only container."""
+        container: dict[str, Any]
         (container,) = self.cluster.get("pod", pod)["status"]["containerStatuses"]
-        return dict(container)
+        return container
 
     def restarts(self, pod: str) -> int:
         """How often the pod's only container has been started again."""

@@ -24,7 +24,7 @@ PARTITION = 1
 LIBRARY = "/var/lib/gpu-plugin/nvfm/libnvfm.so.1"
 CONFIG: dict[str, Any] = {
     "offer": [*pods.CARDS["offer"], {"device": "1b36:0010", "driver": "vfio-pci", "resource": VFS}],
-    "node_devices": {"kvm": 110, "vhost-net": 3},
+    "node_devices": {**pods.CARDS["node_devices"], "vhost-net": 3},
     "fabric": {"manager": SOCKET, "library": LIBRARY, "modules": MODULES},
 }
 TOGETHER = {**CONFIG, "groups": "together"}

@@ -1,8 +1,7 @@
 """vGPUs of one card exclude each other by counters as the driver excludes them: what the counters leave, a card of
 tests.vgpu_kernel can make, and nothing else."""
 
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from plugin.cards.vgpu_types import Sharing, instance_of, plain, sharing, size_of, slug
+from tests.plugin.counters import fitting
 from tests.vgpu_kernel import DC, L40S, Kernel, dc, l40s
 
 CARD = l40s()
@@ -32,10 +32,10 @@ class Card:
         if mixed:
             self.kernel.nvidia_smi(["vgpu", "-shm", "1", "-i", CARD.address])
 
-    def fitting(self) -> dict[str, int]:
+    def first_that_fit(self) -> dict[str, int]:
         others = [*self.theirs.values()]
         shared = sharing(self.types, mixed_sizes=self.mixed, memory=48, functions=CARD.possible, others=others)
-        return first_that_fit(shared, self.claimed, self.types)
+        return first_that_fit(shared, self.claimed)
 
     def creatable(self) -> tuple[str, list[str]]:
         """A function without a vGPU, and the types that the card can make on it; ("", []) where none is left."""
@@ -45,19 +45,10 @@ class Card:
         return function, [name for name in sorted(MOST) if NUMBERS[name] in numbers]
 
 
-def first_that_fit(shared: Sharing, claimed: Collection[tuple[str, int]], types: Mapping[str, int]) -> dict[str, int]:
-    """As Kubernetes allocates: of each type the first device that is free and whose counters are not used up, where
-    there is one. `types`: how many there may be of each."""
-    used: Counter[str] = Counter()
-    for vgpu in claimed:
-        used.update(shared.consumed[vgpu])
-
-    def fits(vgpu: tuple[str, int]) -> bool:
-        wants = shared.consumed[vgpu].items()
-        return vgpu not in claimed and all(used[counter] + value <= shared.left[counter] for counter, value in wants)
-
-    firsts = {name: next((one for one in range(most) if fits((name, one))), None) for name, most in types.items()}
-    return {name: first for name, first in firsts.items() if first is not None}
+def first_that_fit(shared: Sharing, claimed: Collection[tuple[str, int]]) -> dict[str, int]:
+    """The vGPUs that would be allocated next: their numbers by the names of their types."""
+    # The first of a type is the last that is put there.
+    return dict(reversed(fitting(shared.left, shared.consumed, claimed)))
 
 
 @settings(max_examples=25, deadline=None)
@@ -68,8 +59,8 @@ def test_what_the_counters_leave_is_what_the_card_can_make(mixed: bool, data: so
     with TemporaryDirectory() as directory:
         card = Card(Path(directory), types, mixed=mixed)
         for _ in range(data.draw(some.integers(1, 14))):
-            fitting, (function, can) = card.fitting(), card.creatable()
-            assert fitting.keys() == {*can} & {*types}, card.claimed
+            firsts, (function, can) = card.first_that_fit(), card.creatable()
+            assert firsts.keys() == {*can} & {*types}, card.claimed
             if card.claimed and data.draw(some.integers(0, 2)) == 0:
                 gone = data.draw(some.sampled_from(sorted(card.claimed)))
                 card.kernel.write_type(card.claimed.pop(gone), 0)
@@ -79,14 +70,14 @@ def test_what_the_counters_leave_is_what_the_card_can_make(mixed: bool, data: so
                 card.kernel.write_type(theirs, 0)
             elif can:
                 by_others = data.draw(some.integers(0, 3)) == 0
-                choices = can if by_others else sorted(fitting)
+                choices = can if by_others else sorted(firsts)
                 if not choices:
                     continue
                 name = data.draw(some.sampled_from(choices))
                 if by_others:
                     card.theirs[function] = name
                 else:
-                    card.claimed[name, fitting[name]] = function
+                    card.claimed[name, firsts[name]] = function
                 card.kernel.write_type(function, NUMBERS[name])
                 assert card.kernel.types(CARD)[function] == f"NVIDIA {name}"
 
@@ -104,6 +95,8 @@ def test_what_the_counters_leave_of_gpu_instances_is_what_the_card_can_make(
     """With vGPUs of others that have another size in an instance, it may be less."""
     card = replace(dc(), possible=5)
     numbers = {name: number for number, name in SHORT.items()}
+    most = {name: INSTANCES[name] for name in types}
+    known = {(instance_of(name), size_of(name)) for name in types}
     with TemporaryDirectory() as directory:
         kernel = Kernel(Path(directory), card)
         kernel.on(card)
@@ -114,21 +107,20 @@ def test_what_the_counters_leave_of_gpu_instances_is_what_the_card_can_make(
         for _ in range(data.draw(some.integers(1, 14))):
             free = next((one for one in card.functions if one not in kernel.types(card)), None)
             can = [name for name in INSTANCES if free and kernel.instance_for(card, numbers[name]) is not None]
-            most, others = {one: INSTANCES[one] for one in types}, [*theirs.values()]
+            others = [*theirs.values()]
             shared = sharing(most, mixed_sizes=False, memory=96, functions=card.possible, others=others)
-            fitting = first_that_fit(shared, claimed, most)
-            known = {(instance_of(one), size_of(one)) for one in types}
+            firsts = first_that_fit(shared, claimed)
             are_known = all((instance_of(one), size_of(one)) in known for one in others)
-            assert fitting.keys() <= {*can}, (claimed, theirs)
-            assert fitting.keys() == {*can} & {*types} or not are_known, (claimed, theirs)
+            assert firsts.keys() <= {*can}, (claimed, theirs)
+            assert firsts.keys() == {*can} & {*types} or not are_known, (claimed, theirs)
             if claimed and data.draw(some.integers(0, 2)) == 0:
                 kernel.write_type(claimed.pop(data.draw(some.sampled_from(sorted(claimed)))), 0)
             elif theirs and data.draw(some.integers(0, 2)) == 0:
                 kernel.write_type(theirs.popitem()[0], 0)
             elif free and can:
                 name = data.draw(some.sampled_from(can))
-                if name in fitting and data.draw(some.booleans()):
-                    claimed[name, fitting[name]] = free
+                if name in firsts and data.draw(some.booleans()):
+                    claimed[name, firsts[name]] = free
                 else:
                     theirs[free] = name
                 kernel.write_type(free, numbers[name])

@@ -3,7 +3,6 @@ and on an older one without, which behave as NVIDIA's: tests.vgpu_kernel."""
 
 import json
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from plugin.node.snapshot import Snapshot
 from plugin.permitted_host_devices import permitted_host_devices
 from program.errors import Refusal
 from tests.conftest import Command
+from tests.plugin.counters import fitting
 from tests.plugin.dra.cluster import wait_until
 from tests.plugin.dra.inside import Inside, inside, reference
 from tests.plugin.dra.test_vgpus import KILLS, Node, followed_after_a_kill, node_with, published
@@ -88,15 +88,9 @@ class Scheduler:
             }
             for device in devices
         }
-        used: Counter[tuple[str, str]] = Counter()
-        for name in self.claimed:
-            used.update(consumed[name])
         types = {vgpu.name: vgpu.type for vgpu in card.vgpus}
-        fits: dict[str, str] = {}
-        for name, wants in consumed.items():
-            if name not in self.claimed and all(used[each] + value <= left[each] for each, value in wants.items()):
-                fits.setdefault(types[name], name)
-        return fits
+        # The first of a type is the last that is put there.
+        return {types[name]: name for name in reversed(fitting(left, consumed, self.claimed))}
 
 
 @settings(max_examples=20, deadline=None)
