@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from plugin.watch.sockets import PREFIX
 from tests.fabric.standin import SOCKET, Manager, compiled
 from tests.lab import pods
 from tests.lab.lab import Lab
@@ -98,7 +99,12 @@ def test_a_companion_without_its_driver_makes_the_card_unhealthy_until_it_is_bac
 
 
 def test_a_card_whose_companion_was_rebound_before_the_kubelet_heard_is_refused_by_name(lab: Lab, plugin: str) -> None:
-    """The plugin is stopped meanwhile, so that the kubelet has the old list."""
+    """The plugin is stopped until the kubelet has asked it for the cards, by the old list."""
+
+    def asked() -> str:
+        """The plugin's connections with something to read."""
+        return lab.node.sh(f"ss -xH state established | awk '$2 && /{PREFIX}/'")
+
     lab.wait_for_cards(2)
     process = lab.node.sh("grep -lz 'gpu-plugi[n]' /proc/[0-9]*/cmdline | head -n 1").split("/")[2]
     lab.node.sh(f"kill -STOP {process}")
@@ -106,7 +112,7 @@ def test_a_card_whose_companion_was_rebound_before_the_kubelet_heard_is_refused_
         _unbind(lab, f"{ALONE}.1")
         # Both cards, so that the broken one is among them.
         lab.cluster.apply(*pods.vm("refused", 2))
-        lab.until("the kubelet has the pod", lambda: lab.cluster.get("pod", "refused")["spec"].get("nodeName"), 60)
+        lab.until("the kubelet asks for cards", asked, 60)
     finally:
         lab.node.sh(f"kill -CONT {process}")
 
