@@ -24,7 +24,8 @@ SCRIPTS = "\n".join(block.script for block in BLOCKS)
 each_block = pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.line}")
 
 #: What is called in the blocks as the lab runs them: it has its own kubectl, helm and ssh, and the machine's shell.
-SHELL = {"sed", "cat", "echo", "grep", "head", "tail", "export", "for", "until", "done", "timeout", "true", ":"}
+SHELL = {"sed", "cat", "echo", "grep", "head", "tail", "export", "timeout", "true", ":"}
+SHELL |= {"for", "until", "while", "done", "sleep"}
 PROGRAMS = SHELL | {"kubectl", "helm", "ssh", ".venv/bin/gpu-launcher"}
 
 

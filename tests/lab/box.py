@@ -109,8 +109,8 @@ class Box:
             time.sleep(0.01)
 
     def runs(self, name: str) -> bool:
-        """Whether a program that was spawned is still there."""
-        return self._programs[name].poll() is None
+        """Whether a program was spawned, and is still there."""
+        return name in self._programs and self._programs[name].poll() is None
 
     def kill(self, name: str) -> None:
         """End a program, if it was spawned, and see that it is gone."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.paths import MANIFEST
+from launcher.paths import MANIFEST, SOCKETS
 from tests.lab import pods
 from tests.lab.box import Box, opened_box
 from tests.lab.control_plane import Cluster, running_control_plane
@@ -163,15 +163,29 @@ class Lab:
         self.until(f"{pod} has ended", lambda: self.phase(pod) in ("Succeeded", "Failed"), 150)
 
     def wait_for_log(self, pod: str, text: str, seconds: float = 150, *, times: int = 1) -> str:
-        """The pod's log, once the text is in it that many times."""
+        """The pod's log, once the text is in it that many times. It is followed: a kubelet that is asked for all of it
+        again and again has less of its processor for the pod."""
+        name = f"log-{pod}-{len(list(self.box.logs.glob(f'log-{pod}-*')))}"
+        file = self.box.logs / f"{name}.log"
 
         def log() -> str | None:
-            found = self.cluster.kubectl("logs", pod)
-            there = found.count(text) >= times
-            assert there or self.phase(pod) in ("Pending", "Running"), f"{pod} has ended without {text!r}: {found}"
-            return found if there else None
+            follows = self.box.runs(name)
+            found = file.read_text(errors="replace").rpartition("\n")[0] if file.exists() else ""
+            if found.count(text) >= times:
+                return found
+            if not follows and self.phase(pod) not in ("Pending", "Running"):
+                found = self.cluster.kubectl("logs", pod)
+                assert found.count(text) >= times, f"{pod} has ended without {text!r}: {found}"
+                return found
+            if not follows and "running" in self.container(pod)["state"]:
+                file.unlink(missing_ok=True)  # of a follower that a kubelet has ended
+                self.box.spawn(name, *self.cluster.argv("logs", "--follow", pod))
+            return None
 
-        return self.until(f"{text!r} in the log of {pod}", log, seconds)
+        try:
+            return self.until(f"{text!r} in the log of {pod}", log, seconds)
+        finally:
+            self.box.kill(name)
 
     @contextmanager
     def pod(self, name: str, cards: int, **how: Any) -> Iterator[str]:
@@ -238,14 +252,10 @@ class Lab:
         self.cluster.apply(*pods.claim(name, directory))
 
     def console(self, pod: str) -> "Console":
-        """The guest's serial console, from the first time that somebody asked for it on."""
-        # The socket has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec. It
-        # calls again where the launcher has no time to answer: its processor is emulated.
-        joined = "for attempt in 1 2 3 4 5; do gpu-launcher ctl console < /dev/null && break; done"
-        reader = f"[ -e /tmp/console ] || {{ setsid sh -c '{joined}' > /tmp/console 2>&1 & }}"
-        self.cluster.kubectl("exec", pod, "--", "sh", "-c", reader)
+        """The guest's serial console, from its first character on: QEMU keeps a log of it, which is its user's."""
         name = f"{pod}-console-{len(list(self.box.logs.glob(f'{pod}-console-*')))}"
-        self.box.spawn(name, *self.cluster.argv("exec", pod, "--", "tail", "-n", "+1", "-f", "/tmp/console"))
+        followed = f"exec setpriv --reuid=107 tail -n +1 -F {SOCKETS}/*/virt-serial0-log"
+        self.box.spawn(name, *self.cluster.argv("exec", pod, "--", "sh", "-c", followed))
         return Console(self.box, self.box.logs / f"{name}.log")
 
     def inventory(self, plugin: str) -> dict[str, Any]:

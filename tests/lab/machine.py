@@ -57,19 +57,20 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
     """The command line: a processor, and memory on two NUMA nodes. What is written over the disk is in the overlay.
 
     With a second processor kubelet and containerd, which have threads for each, take four times as much of both: they
-    look for work of the other's, and wait for each other while the threads that emulate them wait for a core.
+    look for work of the other's, and wait for each other while the threads that emulate them wait for a core. A single
+    one is emulated as such: without what keeps processors apart.
     """
-    processors = ("3", ",cpus=1-2") if machine.dedicates else ("1", "")
+    processors, threads, others = ("3", "multi", ",cpus=1-2") if machine.dedicates else ("1", "single", "")
     memory = f"memory-backend-ram,size={machine.memory // 2}M"
     return [
         "qemu-system-x86_64",
-        *("-machine", "q35", "-accel", "tcg,thread=multi"),
+        *("-machine", "q35", "-accel", f"tcg,thread={threads}"),
         *("-cpu", "max,la57=off,smap=off,smep=off,pku=off,erms=off,fsrm=off"),
-        *("-smp", processors[0], "-m", str(machine.memory)),
+        *("-smp", processors, "-m", str(machine.memory)),
         *("-nodefaults", "-no-reboot", "-display", "none"),
         *("-serial", f"file:{console}"),
         *("-object", f"{memory},id=m0", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),
-        *("-object", f"{memory},id=m1", "-numa", f"node,nodeid=1,memdev=m1{processors[1]}"),
+        *("-object", f"{memory},id=m1", "-numa", f"node,nodeid=1,memdev=m1{others}"),
         *(("-device", "intel-iommu,intremap=on,caching-mode=on") if machine.iommu else ()),
         *("-kernel", str(build.kernels() / "vmlinuz"), "-initrd", str(build.kernels() / "initrd")),
         *("-append", _kernel_arguments(machine)),

@@ -76,9 +76,9 @@ IN_BLOCKS = (
     ),
     Replaced(
         "kubectl exec -it with-a-gpu -- gpu-launcher ctl console",
-        "{ timeout 400 kubectl exec with-a-gpu -- gpu-launcher ctl console || true; }"
+        "{ while sleep 9; do echo; done | timeout 400 kubectl exec -i with-a-gpu -- gpu-launcher ctl console || true; }"
         " | sed '/GUEST tree/,/GUEST end/!d; /GUEST end/q'",
-        "nobody types Ctrl-]: it is left when the guest has shown its PCI tree once",
+        "nobody types Ctrl-]: it is left when the guest has shown its PCI tree, as it does for Enter",
     ),
     Replaced(
         "> screen.png", "> screen.png; head -c 4 screen.png | tail -c 3", "nobody looks at it: it is said to be one"

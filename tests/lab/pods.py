@@ -163,6 +163,7 @@ def manifest(
                 "devices": {
                     "gpus": [{"name": f"gpu{n}", "deviceName": RESOURCE} for n in range(1, cards + 1)],
                     "autoattachPodInterface": False,
+                    "logSerialConsole": True,
                 },
             },
         },

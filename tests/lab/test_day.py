@@ -169,7 +169,8 @@ def vm(lab: Lab, lost: object, terminal: Terminal, timed: Timed) -> Console:
         terminal.gpuvm("apply", "-f", _FILE, "--image", build.LAUNCHER)
         lab.wait_for_log("first", "is running")
     for verb in ("console", "events"):
-        joined = f"for attempt in 1 2 3 4 5; do {shlex.join(terminal.argv(verb, 'first'))} && break; done"
+        # A guest that is up already shows its tree for the line that comes with a call.
+        joined = f"for attempt in 1 2 3 4 5; do echo | {shlex.join(terminal.argv(verb, 'first'))} && break; done"
         lab.box.spawn(f"first-{verb}", "sh", "-c", joined)
     console = Console(lab.box, lab.box.logs / "first-console.log")
     with timed("until its Linux has booted, on the console"):
