@@ -34,9 +34,13 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) * 3
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Those of the whole project first: mypy and an installation take long, and no worker should be left with one."""
     items.sort(key=lambda item: item.path.parent != ROOT / "tests")
+    if not config.getoption("--thorough"):
+        left = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
 
 
 def pytest_collection_finish() -> None:

@@ -186,6 +186,7 @@ def test_a_card_that_is_not_whole_is_left_out_until_it_is(lab: Lab, vm: str) -> 
         lab.until("the card is left out", lambda: _name(ALONE) not in lab.published(), 60)
 
 
+@pytest.mark.thorough
 def test_the_vm_lives_on_while_plugin_and_kubelet_start_again(lab: Lab, vm: str, plugin: str) -> None:
     lab.cluster.delete("pod", plugin)
     lab.kill_kubelet()
@@ -208,6 +209,7 @@ def test_what_its_claim_had_is_free_when_the_vm_has_ended(
     assert [entry["address"] for entry in found["nodes"][0]["takes"]] == [f"{FAR}.0"]
 
 
+@pytest.mark.thorough
 def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
     lab: Lab, plugin: str, uuids: dict[str, str]
 ) -> None:

@@ -26,11 +26,6 @@ MACHINE = KUBEVIRT
 #: deploy/hook/vm.yaml, and what stands there in the lab.
 IN_VM = (
     Replaced("gpu-launcher:0.1.0", build.LAUNCHER, "the lab's image"),
-    Replaced(
-        '"args": ["hook"]}]',
-        f'"args": ["hook"]}}, {json.dumps(vms.SECOND)}]'.replace("'", "''"),
-        "another sidecar beside it",
-    ),
     Replaced("nvidia.com/pgpu", pods.RESOURCE, "the lab's cards"),
     Replaced("cores: 8", "cores: 1\n          model: host-passthrough", "the node has one emulated processor"),
     Replaced("guest: 32Gi", "guest: 256Mi", "the node has 6 GiB"),
@@ -118,12 +113,11 @@ def test_a_pod_of_ours_gets_the_other_card_and_a_third_vm_waits(lab: Lab, plain:
 
 
 def test_the_hooks_vm_runs_with_whole_cards_where_explain_says(lab: Lab, vm: vms.Guest, tmp_path: Path) -> None:
-    """In NUMA cells as on the host, its screen behind the seats; beside another sidecar, whose change stays."""
+    """In NUMA cells as on the host, its screen behind the seats."""
     foretold = vms.foretold(vm, tmp_path)
     assert foretold.keys() == {f"{slot}.{function}" for slot in (ALONE, FAR) for function in (0, 1)}
     screen = {f"0000:00:{vms.SCREEN}": CARD[0]}
     assert vms.cards(vm.console()) == screen | {at: CARD[int(host[-1])] for host, at in foretold.items()}
-    assert vms.SECOND_SAYS in vm.xml()
 
 
 def test_every_companion_has_an_alias_of_its_own(vm: vms.Guest) -> None:
@@ -141,6 +135,7 @@ def test_the_sidecar_stays_small(vm: vms.Guest) -> None:
     assert int(kib[1]) < 40_000
 
 
+@pytest.mark.thorough
 def test_a_plugin_that_is_replaced_leaves_the_vm_alone_and_its_cards_taken(lab: Lab, vm: vms.Guest) -> None:
     before = lab.plugin()
     lab.cluster.delete("pod", before)
@@ -155,6 +150,7 @@ def test_a_sidecar_that_is_killed_leaves_the_vm_alone(lab: Lab, vm: vms.Guest) -
     assert vms.running(lab, VM) == vm
 
 
+@pytest.mark.thorough
 def test_after_virt_launcher_was_killed_the_cards_are_on_the_same_seats(lab: Lab, vm: vms.Guest) -> None:
     before = vms.running(lab, VM)
     addresses = vms.addresses(before.xml())
@@ -205,6 +201,7 @@ def test_by_dra_a_card_comes_by_a_claim_and_one_by_its_resources_name(lab: Lab) 
         assert vms.cards(guest.console()) == seats
 
 
+@pytest.mark.thorough
 def test_by_dra_the_policy_gives_a_vm_the_card_that_its_annotation_chooses(lab: Lab) -> None:
     """The VM is as for any cluster, with a deviceName; its UUID is of the card that is the second one in the slice."""
     uuid = lab.published()[f"pci-{FAR.replace(':', '-')}-0"]["attributes"]["uuid"]["string"]

@@ -73,7 +73,10 @@ def kubevirt(lab: Lab, permitted: dict[str, Any]) -> None:
     ids=["mirror", "seats", "without companions"],
 )
 def test_the_guest_finds_its_cards_where_explain_says(lab: Lab, annotations: dict[str, str], tmp_path: Path) -> None:
-    with vms.guest(lab, vms.manifest("placed", 2, annotations=annotations)) as guest:
+    """Also beside another sidecar, whose change stays."""
+    document = vms.manifest("placed", 2, sidecars=(vms.HOOK, vms.SECOND), annotations=annotations)
+    with vms.guest(lab, document) as guest:
+        assert vms.SECOND_SAYS in guest.xml()
         foretold = vms.foretold(guest, tmp_path)
         assert vms.cards(guest.console()) == {at: CARD[int(host[-1])] for host, at in foretold.items()}
 

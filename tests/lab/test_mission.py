@@ -202,6 +202,7 @@ def test_a_vm_that_asks_for_more_than_is_left_stays_pending(lab: Lab, vm: Consol
         assert lab.phase("third") == "Pending"
 
 
+@pytest.mark.thorough
 def test_a_vm_that_asks_for_a_vgpu_waits_until_another_one_has_ended(lab: Lab, vm: Console) -> None:
     with lab.holder("other", 0, more=ONE_VGPU), lab.pod("waits", 0, sleeps=True, grace=1, more=ONE_VGPU):
         assert {_vgpu(lab, "first"), _vgpu(lab, "other")} == {*VGPUS}
@@ -228,6 +229,7 @@ def test_a_vm_lives_on_while_the_kubelet_dies_and_the_plugin_registers_again(
     assert lab.restarts("first") == lab.restarts(plugin) == 0
 
 
+@pytest.mark.thorough
 def test_a_vm_lives_on_while_the_plugin_is_rolled_over_and_the_cards_stay(lab: Lab, vm: Console, plugin: str) -> None:
     """Two pods of it for a while: the old one goes when the kubelet watches the new one."""
     lab.cluster.kubectl("rollout", "restart", "daemonset/gpu-plugin")
@@ -273,6 +275,7 @@ def test_a_guests_page_tables_are_those_that_its_pod_counts(
     assert max(transparent.kvm, transparent.iommu, huge.kvm, huge.iommu) < counted / 10
 
 
+@pytest.mark.thorough
 def test_the_next_vm_has_its_cards_from_the_older_dialect_and_with_numa_in_the_cells_of_their_nodes(
     lab: Lab, plugin: str
 ) -> None:
