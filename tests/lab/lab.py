@@ -219,9 +219,9 @@ class Lab:
     def vm(self, name: str, cards: int, **how: Any) -> Iterator[str]:
         """The same, once libvirt says that the VM runs: the launcher's log."""
         with self.pod(name, cards, **how):
+            log = self.wait_for_log(name, "is running", 300)
             # Right after, it lists the devices: a card of ours has two functions.
-            self.wait_for_log(name, "is running", 300)
-            yield self.wait_for_log(name, "-> guest", times=2 * cards)
+            yield self.wait_for_log(name, "-> guest", times=2 * cards) if cards else log
 
     @contextmanager
     def holder(self, name: str, cards: int, **how: Any) -> Iterator[None]:

@@ -110,8 +110,8 @@ def test_a_card_whose_companion_was_rebound_before_the_kubelet_heard_is_refused_
     lab.node.sh(f"kill -STOP {process}")
     try:
         _unbind(lab, f"{ALONE}.1")
-        # Both cards, so that the broken one is among them.
-        lab.cluster.apply(*pods.vm("refused", 2))
+        # Both cards, so that the broken one is among them; and nothing else that the kubelet might ask for before them.
+        lab.cluster.apply(*pods.vm("refused", 2, annotations={"gpu-launcher.dev/allow-emulation": "true"}))
         lab.until("the kubelet asks for cards", asked, 60)
     finally:
         lab.node.sh(f"kill -CONT {process}")
