@@ -24,9 +24,6 @@ AGAIN = LOGS / "again"
 #: The modules that take long, the longest first: no worker should be left with one when the other is done.
 LONG = ("test_kubevirt", "test_day", "test_mission", "test_dra", "test_plugin", "test_getting_started")
 
-#: The modules that only --thorough has.
-THOROUGH = frozenset({"test_kubevirt_variants", "test_kubevirt_numa", "test_vgpu_kills"})
-
 #: `with timed("a drain"):` measures a step.
 Timed = Callable[[str], AbstractContextManager[None]]
 
@@ -53,12 +50,9 @@ def pytest_sessionstart() -> None:
         pytest.exit(f"the lab needs {error}", returncode=1)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """KubeVirt's modules need its programs."""
-    module = collection_path.stem
-    if module in THOROUGH and not config.getoption("--thorough"):
-        return True
-    return (module.startswith("test_kubevirt") and build.kubevirt_programs() is None) or None
+    return (collection_path.stem.startswith("test_kubevirt") and build.kubevirt_programs() is None) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

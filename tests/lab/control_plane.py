@@ -74,7 +74,7 @@ class Cluster:
         return found["items"]
 
     def _look(self, kind: str, rest: str) -> str:
-        connection = _Connection(self._box.path(_PROXY))
+        connection = _Connection(self._box.path(_PROXY), self._box.patience.allowed(60))
         try:
             connection.request("GET", f"/{_OFTEN[kind]}{rest}")
             answer = connection.getresponse()
@@ -93,10 +93,10 @@ class Cluster:
 
 
 class _Connection(HTTPConnection):
-    """To a Unix socket, whose answers come within a minute."""
+    """To a Unix socket, whose answers come within so many seconds."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=60)
+    def __init__(self, path: Path, seconds: float) -> None:
+        super().__init__("localhost", timeout=seconds)
         self._path = path
 
     def connect(self) -> None:

@@ -165,7 +165,7 @@ class Lab:
     def wait_for_log(self, pod: str, text: str, seconds: float = 150, *, times: int = 1) -> str:
         """The pod's log, once the text is in it that many times. It is followed: a kubelet that is asked for all of it
         again and again has less of its processor for the pod."""
-        name = f"log-{pod}-{len(list(self.box.logs.glob(f'log-{pod}-*')))}"
+        name = self._numbered(f"log-{pod}")
         file = self.box.logs / f"{name}.log"
 
         def log() -> str | None:
@@ -219,9 +219,9 @@ class Lab:
     def vm(self, name: str, cards: int, **how: Any) -> Iterator[str]:
         """The same, once libvirt says that the VM runs: the launcher's log."""
         with self.pod(name, cards, **how):
-            log = self.wait_for_log(name, "is running", 300)
             # Right after, it lists the devices: a card of ours has two functions.
-            yield self.wait_for_log(name, "-> guest", times=2 * cards) if cards else log
+            text, times = ("-> guest", 2 * cards) if cards else ("is running", 1)
+            yield self.wait_for_log(name, text, 300, times=times)
 
     @contextmanager
     def holder(self, name: str, cards: int, **how: Any) -> Iterator[None]:
@@ -253,10 +253,14 @@ class Lab:
 
     def console(self, pod: str) -> "Console":
         """The guest's serial console, from its first character on: QEMU keeps a log of it, which is its user's."""
-        name = f"{pod}-console-{len(list(self.box.logs.glob(f'{pod}-console-*')))}"
+        name = self._numbered(f"{pod}-console")
         followed = f"exec setpriv --reuid=107 tail -n +1 -F {SOCKETS}/*/virt-serial0-log"
         self.box.spawn(name, *self.cluster.argv("exec", pod, "--", "sh", "-c", followed))
         return Console(self.box, self.box.logs / f"{name}.log")
+
+    def _numbered(self, name: str) -> str:
+        """The name, with a number, of a program that has no log yet."""
+        return f"{name}-{len(list(self.box.logs.glob(f'{name}-*')))}"
 
     def inventory(self, plugin: str) -> dict[str, Any]:
         """The node's devices by address, as `gpu-plugin inventory --json` in its pod has them."""

@@ -10,6 +10,8 @@ from tests.lab.kubevirt import cluster, vms
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, CARD, KUBEVIRT_NUMA
 
+pytestmark = pytest.mark.thorough
+
 MACHINE = KUBEVIRT_NUMA
 
 #: A guest on processors and huge pages of its own, in NUMA cells as the host's.

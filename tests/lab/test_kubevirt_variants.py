@@ -21,6 +21,8 @@ from tests.lab.waiting import NotYet
 from tests.launcher.hook.kubevirt import free_ports
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.thorough
+
 MACHINE = KUBEVIRT
 
 ON_ROOT_COMPLEX = "kubevirt.io/placePCIDevicesOnRootComplex"

@@ -11,7 +11,10 @@ from tests.lab.lab import Lab
 from tests.lab.machine import MODERN
 from tests.lab.test_dra import HAS_COUNTERS, NUMBERS, WHEN_CLAIMED, made, prepared, wish_for
 
-pytestmark = pytest.mark.skipif(not HAS_COUNTERS, reason="Kubernetes has counters of devices from 1.36 on")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(not HAS_COUNTERS, reason="Kubernetes has counters of devices from 1.36 on"),
+]
 
 MACHINE = replace(MODERN, vgpus=True)
 
