@@ -176,11 +176,12 @@ def test_a_call_that_never_returns_is_given_up(call: Call, manager: Manager) -> 
     began = time.monotonic()
     with pytest.raises(Unanswered, match="does not answer within 1 s"):
         asyncio.run(life())
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
 def test_an_activation_that_is_not_answered_may_be_carried_out(manager: Manager) -> None:
     manager.hangs(Call.ACTIVATE, having_acted=True)
     with pytest.raises(Unanswered):
-        asyncio.run(asking.Manager(of(manager), change_within=1).activate(Partition(3, (1, 3))))
+        # The time has to suffice for the child to start, and to ask.
+        asyncio.run(asking.Manager(of(manager), change_within=5).activate(Partition(3, (1, 3))))
     assert manager.active == {(1, 3)}
