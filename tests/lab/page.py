@@ -109,7 +109,7 @@ IN_FILES: Mapping[str, tuple[Replaced, ...]] = {
             "              secureBoot: false # a driver that the guest builds for its GPU is not signed\n",
             "          kernelBoot:\n"
             "            container: {image: localhost/guest:lab, kernelPath: /vmlinuz, initrdPath: /initrd}\n"
-            "            kernelArgs: console=ttyS0 quiet panic=-1 noreplace-smp\n",
+            "            kernelArgs: console=ttyS0 quiet panic=-1 noreplace-smp pci=lastbus=0\n",
             "the lab's Linux, which boots in a minute",
         ),
         Replaced("quay.io/containerdisks/ubuntu:24.04", "localhost/disk:lab", "the lab reaches no registry"),
