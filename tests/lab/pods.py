@@ -38,8 +38,8 @@ DISK_AND_NETWORKS: Mapping[str, Any] = {
     },
 }
 #: For the lab's Linux in a VM. As it comes, the kernel of a single processor takes each lock's prefix out of its own
-#: code, and looks for host bridges that no firmware tells of at 250 buses: a tenth and a third of a boot in a lab, where
-#: every read of the configuration space is an exit of an emulated processor.
+#: code, and looks for host bridges that no firmware tells of, which takes a tenth and a third of a boot here: each read
+#: of the configuration space is an exit of an emulated processor.
 KERNEL_ARGUMENTS = "console=ttyS0 quiet panic=-1 noreplace-smp pci=lastbus=0"
 _CONTAINER = "/spec/template/spec/containers/0"
 _ARGUMENTS = f"{_CONTAINER}/args"
