@@ -1,10 +1,10 @@
 """Files that tell a plugin what an earlier one did: one reader, one writer, and one lock.
 
 A file has a frozen dataclass as JSON. pydantic reads it, and refuses anything else. It is imported with the first file
-that exists: it costs 0.1 s of a processor and 6 MB, which most daemons never need.
+that exists: it costs 0.1 s of a processor and 6 MB, which most daemons never need. asyncio is for daemons alone, and
+would be a seventh of the start of `gpu-plugin bind`.
 """
 
-import asyncio
 import contextlib
 import fcntl
 import json
@@ -155,6 +155,8 @@ def locked(path: Path, wrong: str, fix: str, place: str = STATE_FIX) -> Iterator
 @contextlib.asynccontextmanager
 async def locked_within(seconds: float, path: Path, fix: str, place: str = STATE_FIX) -> AsyncIterator[int]:
     """Lock as `locked` does, and wait for another process that has the lock; Busy after so many seconds."""
+    import asyncio
+
     deadline, lock = time.monotonic() + seconds, None
     with contextlib.ExitStack() as stack:
         while lock is None:
