@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lab.pods import KERNEL_ARGUMENTS
 from tests.processes import ROOT
 
 PAGE = ROOT / "docs" / "getting-started.md"
@@ -109,7 +110,7 @@ IN_FILES: Mapping[str, tuple[Replaced, ...]] = {
             "              secureBoot: false # a driver that the guest builds for its GPU is not signed\n",
             "          kernelBoot:\n"
             "            container: {image: localhost/guest:lab, kernelPath: /vmlinuz, initrdPath: /initrd}\n"
-            "            kernelArgs: console=ttyS0 quiet panic=-1 noreplace-smp pci=lastbus=0\n",
+            f"            kernelArgs: {KERNEL_ARGUMENTS}\n",
             "the lab's Linux, which boots in a minute",
         ),
         Replaced("quay.io/containerdisks/ubuntu:24.04", "localhost/disk:lab", "the lab reaches no registry"),
