@@ -4,6 +4,7 @@ A tree that stands for sysfs is some hundred files: on a disk, to make and remov
 """
 
 import os
+import tempfile
 from pathlib import Path
 
 _MEMORY = "/dev/shm"
@@ -21,3 +22,4 @@ def _suits() -> bool:
 SHORT = _MEMORY if _suits() else "/tmp"
 
 os.environ.setdefault("TMPDIR", SHORT)
+tempfile.tempdir = None  # pytest has asked for it before, to capture output in

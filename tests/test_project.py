@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -265,3 +266,8 @@ def test_a_lab_of_a_kubernetes_that_there_is_no_file_for_says_which_there_are() 
     )
     assert re.search(r"the lab needs KUBERNETES to be 1\.34, .*1\.36.* or newest; found 1\.33\n$", done.stderr)
     assert done.returncode == 1
+
+
+def test_the_tests_files_are_where_tests_temporary_has_them() -> None:
+    """Not where pytest had its own before it read conftest.py."""
+    assert tempfile.gettempdir() == os.path.abspath(os.environ["TMPDIR"])  # noqa: PTH100 (as tempfile makes it)
