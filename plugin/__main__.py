@@ -1,9 +1,14 @@
 """The entry point of gpu-plugin."""
 
-import sys
-from signal import SIGHUP
+import gc
 
-from program.bootstrap import command_named, hold
+# As in gpu-launcher: the imports make no garbage. `serve` turns collection on again.
+gc.disable()
+
+import sys  # noqa: E402
+from signal import SIGHUP  # noqa: E402
+
+from program.bootstrap import command_named, hold  # noqa: E402
 
 _serves = command_named(sys.argv[1:]) == "serve"
 if _serves:
@@ -15,7 +20,10 @@ from program.entry import ends_with  # noqa: E402
 
 
 def main() -> None:
-    ends_with("gpu-plugin", _serve if _serves else _command, _log if _serves else None)
+    try:
+        ends_with("gpu-plugin", _serve if _serves else _command, _log if _serves else None)
+    finally:
+        gc.freeze()
 
 
 def _log() -> None:
@@ -43,6 +51,7 @@ def _serve() -> int:
     flags = child.answer()
     if not isinstance(flags, ServeFlags):
         return flags or 0
+    gc.enable()
     start(flags, reader)
     return 0
 
