@@ -33,8 +33,11 @@ with running_lab(MODERN, Path(sys.argv[1])):
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [(None, 0), (signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)],
-    ids=["by-itself", "ctrl-c", "killed"],
+    [
+        pytest.param(None, 0, id="by-itself", marks=pytest.mark.thorough),  # it waits until all of a lab is up
+        pytest.param(signal.SIGINT, -signal.SIGINT, id="ctrl-c"),
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, id="killed"),
+    ],
 )
 def test_nothing_is_left_of_a_lab_that_ends(
     end: signal.Signals | None, code: int, images: Path, tmp_path: Path
