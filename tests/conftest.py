@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_xdist_auto_num_workers() -> int:
     """Two workers leave a processor idle for a tenth of the time, four for none; but each imports all of the tests."""
-    return (os.cpu_count() or 1) * 2
+    return (os.cpu_count() or 1) * 3
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
