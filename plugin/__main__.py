@@ -20,10 +20,7 @@ from program.entry import ends_with  # noqa: E402
 
 
 def main() -> None:
-    try:
-        ends_with("gpu-plugin", _serve if _serves else _command, _log if _serves else None)
-    finally:
-        gc.freeze()
+    ends_with("gpu-plugin", _serve if _serves else _command, _log if _serves else None)
 
 
 def _log() -> None:

@@ -15,6 +15,7 @@ def ends_with(program: str, call: Callable[[], int | None], log: Callable[[], ob
     Each line of an error is printed after the name `program`. A program that has a log starts it by `log`: the lines
     are its last records then.
     """
+    import gc
     from signal import SIG_DFL, SIGCHLD, signal
 
     signal(SIGCHLD, SIG_DFL)  # its parent may have had it ignore its children
@@ -34,6 +35,8 @@ def ends_with(program: str, call: Callable[[], int | None], log: Callable[[], ob
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        gc.freeze()  # else Python looks for garbage in all that was imported, once more
 
 
 def _tell(program: str, lines: Iterable[str], log: Callable[[], object] | None) -> None:
