@@ -87,6 +87,13 @@ def short_dir() -> Iterator[Path]:
 
 
 @pytest.fixture
+def outside_dev() -> Iterator[Path]:
+    """A directory that is not below /dev: `tmp_path` may be in /dev/shm, and the launcher treats /dev apart."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
 def kubelet(short_dir: Path) -> Iterator[Kubelet]:
     with running_kubelet(short_dir) as kubelet:
         yield kubelet

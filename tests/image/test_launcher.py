@@ -5,8 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +62,6 @@ spec:
 GUEST_ON_THE_LAN, REFUSED = "192.0.2.9", "Connection refused"  # the guest gives itself that address (guest/init)
 #: What each process of the container is, as whom, and with which capabilities.
 _WHO = "grep -hE '^(Name|Uid|CapEff):' /proc/[0-9]*/status | paste - - -"
-
-
-@pytest.fixture
-def disks() -> Iterator[Path]:
-    """A directory for disks of the node's, which none below /dev is: `tmp_path` may be in /dev/shm."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
-        yield Path(directory)
 
 
 def _objects(vm: str, container: Container) -> list[dict[str, Any]]:
@@ -167,24 +158,24 @@ def test_a_guest_on_a_bridge_has_the_pods_address_and_all_its_ports(
 
 
 def test_what_is_roots_is_handed_over_before_anything_of_the_vm_starts(
-    launcher_container: Container, tmp_path: Path, disks: Path
+    launcher_container: Container, tmp_path: Path, outside_dev: Path
 ) -> None:
-    objects = _objects(VM_WITH_A_HOST_DISK.format(directory=disks), launcher_container)
+    objects = _objects(VM_WITH_A_HOST_DISK.format(directory=outside_dev), launcher_container)
     assert _added(objects) == ["CHOWN", "SETGID", "SETUID"]
     with running(objects, launcher_container.root(), tmp_path, {}) as pod:
         pod.until("it is ready", pod.is_ready, 60)
         assert set(_who(pod).values()) == {("107", 0)}
         assert pod.exec("gpu-launcher", "ctl", "state") == "default/vm: running\n"
         assert pod.terminate(30) == 0
-    made = (disks / "data.img").stat()
+    made = (outside_dev / "data.img").stat()
     assert (made.st_size, made.st_uid) == (1 << 20, 107)
 
 
 @pytest.mark.parametrize("capability", ["CHOWN", "SETGID", "SETUID"])
 def test_without_any_capability_of_its_own_root_hands_nothing_over_and_says_so(
-    launcher_container: Container, tmp_path: Path, disks: Path, capability: str
+    launcher_container: Container, tmp_path: Path, outside_dev: Path, capability: str
 ) -> None:
-    objects = _objects(VM_WITH_A_HOST_DISK.format(directory=disks), launcher_container)
+    objects = _objects(VM_WITH_A_HOST_DISK.format(directory=outside_dev), launcher_container)
     _added(objects).remove(capability)
     with running(objects, launcher_container.root(), tmp_path, {}) as pod:
         assert pod.parent.wait(30) == 1

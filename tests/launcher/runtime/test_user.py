@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,22 +67,22 @@ def test_flags_may_be_two_words_as_everywhere(tmp_path: Path) -> None:
     assert (done.returncode, image.stat().st_uid) == (0, 107), done.stderr
 
 
-def test_anywhere_else_an_empty_file_alone_is_given() -> None:
+def test_anywhere_else_an_empty_file_alone_is_given(outside_dev: Path) -> None:
     """Whoever fills a volume might have put a link there, or the nodes of disks of the host; and a file with content is
     somebody's."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as elsewhere:  # tmp_path may be below /dev
-        directory, database, shadow = (Path(elsewhere, name) for name in ("volume", "database", "shadow"))
-        database.write_text("somebody's")
-        shadow.touch()
-        directory.mkdir()
-        node, image, link = directory / "sda", directory / "disk.img", directory / "link.img"
-        os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
-        image.touch()
-        link.symlink_to(shadow)
-        for given in (directory, node, link, image, database, f"/dev/..{node}"):
-            assert became("--user=107", f"--give={given}").returncode == 0
-        assert image.stat().st_uid == 107
-        assert {path.lstat().st_uid for path in (directory, node, link, shadow, database)} == {0}
+    directory, node, image = outside_dev / "volume", outside_dev / "volume" / "sda", outside_dev / "volume" / "disk.img"
+    database = outside_dev / "database"
+    database.write_text("somebody's")
+    directory.mkdir()
+    os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    image.touch()
+    shadow, link = outside_dev / "shadow", directory / "link.img"
+    shadow.touch()
+    link.symlink_to(shadow)
+    for given in (directory, node, link, image, database, f"/dev/..{node}"):
+        assert became("--user=107", f"--give={given}").returncode == 0
+    assert image.stat().st_uid == 107
+    assert {path.lstat().st_uid for path in (directory, node, link, shadow, database)} == {0}
 
 
 def test_the_user_has_no_capability_and_of_its_groups_not_roots() -> None:
