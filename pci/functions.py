@@ -53,9 +53,9 @@ def is_nvswitch(function: Function) -> bool:
     return function.vendor_id == NVIDIA and function.pci_class >> 8 == _OTHER_BRIDGE
 
 
-def is_vfio_driver(driver: str) -> bool:
+def is_vfio_driver(driver: str | None) -> bool:
     """Whether the driver is vfio-pci or a variant: nvgrace_gpu_vfio_pci, mlx5_vfio_pci, hisi-acc-vfio-pci."""
-    return driver.replace("-", "_").endswith("vfio_pci")
+    return driver is not None and driver.replace("-", "_").endswith("vfio_pci")
 
 
 def is_on_vfio(function: Function) -> bool:

@@ -72,7 +72,7 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
         )
     if lead.physical_function is not None and lead.vgpu_type is None:
         physical = host.functions.get(lead.physical_function)
-        if physical is not None and physical.driver is not None and is_vfio_driver(physical.driver):
+        if physical is not None and is_vfio_driver(physical.driver):
             # The kernel then asks for a token that no domain of ours has (vfio_pci_validate_vf_token).
             return Hindrance(
                 f"is a virtual function of {physical.address}, which is on {physical.driver} itself",

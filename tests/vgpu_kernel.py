@@ -16,7 +16,7 @@ from uuid import UUID
 
 from pci.sysfs.functions import DEVICES, MDEVS
 from pci.sysfs.vgpus import QUOTAS
-from plugin.binding.plan import Write
+from plugin.binding.moves import Write
 from plugin.binding.processes import DeviceNumber, Processes
 from plugin.binding.rebind import Failed
 from tests.compose import Function, add, compose

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pci.address import PCIAddress
 from plugin import state_files
-from plugin.binding.plan import Former
+from plugin.binding.moves import Former
 from plugin.state_files import StateFile, json_of
 
 

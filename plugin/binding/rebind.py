@@ -19,9 +19,12 @@ from pci.sysfs.functions import DEVICES, read_host
 from pci.viability import Hindrance
 from plugin.binding import nvml
 from plugin.binding.former_drivers import locked, read_former, write_former
+from plugin.binding.hindrances import hindrance
 from plugin.binding.modalias import Alias, best_module, read_aliases
-from plugin.binding.plan import DriverBinding, Former, Move, Plan, Survey, Write, hindrance, named_cards
+from plugin.binding.moves import DriverBinding, Former, Move, Write
+from plugin.binding.plan import Plan, named_cards
 from plugin.binding.processes import Processes, read_processes
+from plugin.binding.survey import Survey
 from plugin.binding.uses import uses
 from plugin.cards.config import Config
 from plugin.state_files import boot_id
@@ -230,7 +233,7 @@ def _await_driver(sys: Path, address: PCIAddress, target: DriverBinding | None, 
         except Unreadable as unreadable:
             raise Failed(unreadable.fault.path, unreadable.fault.wrong, _ASK_THE_KERNEL) from unreadable
         if target is None:
-            if driver is None or not is_vfio_driver(driver):
+            if not is_vfio_driver(driver):
                 return
         elif driver == target.driver:
             return

@@ -81,7 +81,7 @@ def _nodes_elsewhere(
     nodes: list[tuple[str, DeviceNumber | None]] = []
     if (minor := processes.nvidia_minors.get(str(function.address))) is not None:
         nodes.append((f"nvidia{minor}", _in_dev(dev, f"nvidia{minor}") or DeviceNumber(False, _NVIDIA_MAJOR, minor)))
-    if function.driver is not None and is_vfio_driver(function.driver):
+    if is_vfio_driver(function.driver):
         for name in (f"{function.iommu_group}", f"noiommu-{function.iommu_group}"):
             number = re.fullmatch("([0-9]+):([0-9]+)", text(sys, f"{_VFIO_GROUPS}/{name}/dev") or "", re.ASCII)
             known = None if number is None else DeviceNumber(False, int(number[1]), int(number[2]))

@@ -15,7 +15,6 @@ from pci.host import Host
 from plugin.binding import nvml
 from plugin.binding.plan import (
     Plan,
-    Survey,
     cards_to_bind,
     named_cards,
     offered_cards,
@@ -23,6 +22,7 @@ from plugin.binding.plan import (
     plan_unbind,
 )
 from plugin.binding.rebind import Roots, planned, rebind
+from plugin.binding.survey import Survey
 from plugin.cards.config import Config
 from plugin.config_file import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep

@@ -13,7 +13,7 @@ from pci.address import PCIAddress
 from pci.sysfs.functions import DEVICES, MDEV_TYPES, MDEVS, VGPU_TYPE
 from pci.sysfs.vgpus import AUTOPROBE, COUNT, quota_directory
 from pci.vgpus import CutCard, MdevType, Place
-from plugin.binding.plan import DriverBinding, Write, writes
+from plugin.binding.moves import DriverBinding, Write, writes
 from plugin.binding.rebind import Failed, Writer, do_writes
 from plugin.cards.vgpu_rules import Quota
 from plugin.cards.vgpu_types import instance_of, plain

@@ -103,4 +103,4 @@ def _numbers(sys: Path, entry: str, group: int | None) -> Iterator[DeviceNumber]
 
 def is_whole(card: CutCard) -> bool:
     """Whether vfio has the card itself, so that a guest can have it whole."""
-    return card.function.driver is not None and is_vfio_driver(card.function.driver)
+    return is_vfio_driver(card.function.driver)

@@ -13,9 +13,9 @@ import pytest
 from pci.address import PCIAddress
 from pci.host import Function
 from plugin.binding.former_drivers import FormerLines, FormerSettings, read_former, settings_file, write_former
+from plugin.binding.moves import Former
 from plugin.binding.nvml import Identity, read_identities
 from plugin.binding.nvml import keep as keep_identities
-from plugin.binding.plan import Former
 from plugin.cards.config import Fabric
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.fabric.activations import Activation, Book, book_file

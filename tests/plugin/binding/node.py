@@ -7,7 +7,8 @@ from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.sysfs.functions import read_host
 from plugin.binding.former_drivers import read_former
-from plugin.binding.plan import DriverBinding, Plan, Write, cards_to_bind, named_cards, plan_bind, plan_unbind
+from plugin.binding.moves import DriverBinding, Write
+from plugin.binding.plan import Plan, cards_to_bind, named_cards, plan_bind, plan_unbind
 from plugin.binding.rebind import Roots, carry_out, look
 from plugin.cards.config import Config
 from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose, desktop

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugin.binding.former_drivers import locked, read_former, write_former
-from plugin.binding.plan import DriverBinding, Plan, Write
+from plugin.binding.moves import DriverBinding, Write
+from plugin.binding.plan import Plan
 from plugin.binding.rebind import sysfs_writer
 from program.child import Late
 from program.errors import Refusal

@@ -11,7 +11,7 @@ import pytest
 from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card
-from plugin.binding.plan import Write
+from plugin.binding.moves import Write
 from plugin.binding.rebind import Failed
 from plugin.cards.config import Config, Serve
 from plugin.cards.names import PCIIDs

@@ -1,0 +1,185 @@
+"""Why cards cannot be bound to vfio, or given back: they are the node's own, in use, or share their group."""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from pci.address import PCIAddress
+from pci.cards import Card
+from pci.functions import is_vfio_driver
+from pci.host import Function, Host
+from pci.vendors import NVIDIA
+from pci.viability import BOOT_VGA, NO_IOMMU, PLACEHOLDERS, Hindrance, keeps_its_group
+from plugin.binding.survey import Survey
+from plugin.cards.config import Config
+from plugin.cards.inventory import NOTHING, wanted_settings
+
+#: Why cards cannot be bound, by the first function of each.
+Reasons: TypeAlias = dict[PCIAddress, Hindrance]
+
+_AS_IT_IS = Config()
+
+
+def hindrance(survey: Survey, cards: Iterable[Card], config: Config = _AS_IT_IS) -> Hindrance | None:
+    """Return why these cards cannot be bound to vfio together now, as the config wants it; None if they can."""
+    if survey.unseen is not None:
+        wrong = f"who uses it cannot be seen: {survey.unseen.subject} {survey.unseen.wrong}"
+        return Hindrance(f"cannot be bound to vfio: {wrong}", survey.unseen.fix)
+    _, own, refused = hindrances(survey, cards, config)
+    every = own | refused
+    if not every:
+        return None
+    first = every[min(every)]
+    return Hindrance(f"cannot be bound to vfio: {first.wrong}", first.fix)
+
+
+def hindrances(
+    survey: Survey, cards: Iterable[Card], config: Config
+) -> tuple[dict[PCIAddress, Card], Reasons, Reasons]:
+    """Return, by first functions, the cards that vfio does not wholly have; why some of them are the node's own; and
+    why others cannot be bound at the moment."""
+    left = {card[0].address: card for card in cards if any(not is_vfio_driver(function.driver) for function in card)}
+    own = {address: reason for address, card in left.items() if (reason := _own_reason(survey, card)) is not None}
+    while True:
+        taken = {function.address for address, card in left.items() if address not in own for function in card}
+        strangers = {
+            address: reason
+            for address, card in left.items()
+            if address not in own and (reason := _strangers(survey.host, card, taken)) is not None
+        }
+        if not strangers:
+            break
+        own |= strangers  # a card that shares a group with one of them has a stranger more
+    refused = {
+        address: reason
+        for address, card in left.items()
+        if address not in own
+        and (reason := _passing_reason(survey, card) or _unsettable(survey, card, config)) is not None
+    }
+    return left, own, refused
+
+
+def others_on_bus(host: Host, function: Function) -> list[str]:
+    """Return the other functions on a function's bus. With any, the kernel has no reset `bus` for one of them
+    (pci_parent_bus_reset in drivers/pci/pci.c)."""
+    at = function.address
+    return [str(other) for other in host.functions if (other.domain, other.bus) == (at.domain, at.bus) and other != at]
+
+
+def _unsettable(survey: Survey, card: Card, config: Config) -> Hindrance | None:
+    """Return why the card cannot get the reset that its rule wants; None if it can."""
+    wanted = wanted_settings(survey.host, card, config)
+    for function in _not_on_vfio(card):
+        methods = wanted.get(function.address, NOTHING).reset_methods
+        it = _it(function.address, card)
+        if methods and survey.details[function.address].reset_methods is None:
+            wrong = f"{it} has no reset of its own to choose by reset_method"
+            return Hindrance(wrong, "take reset_method out of its rule, or boot Linux 5.15 or newer")
+        if methods and "bus" in methods and (others := others_on_bus(survey.host, function)):
+            wrong = (
+                f"{it} shares its bus with {', '.join(others)}, so that the kernel has no reset_method bus for it alone"
+            )
+            return Hindrance(wrong, "reset_method: [] has VFIO reset the bus with the whole card")
+    return None
+
+
+def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
+    """Return why the card is the node's own, or serves guests through its driver; None if neither."""
+    if card[0].is_bridge:
+        return Hindrance("it is a PCI bridge, which no guest can be given", "name the devices behind it")
+    for function in card:
+        details = survey.details[function.address]
+        it = _it(function.address, card)
+        if function.boot_vga:
+            return Hindrance(f"{it} {BOOT_VGA.wrong}", BOOT_VGA.fix)
+        if details.virtual_functions:
+            return Hindrance(
+                f"{it} has {details.virtual_functions} virtual functions",
+                "bind those, or write 0 to its sriov_numvfs",
+            )
+        if function.is_virtual and function.vendor_id == NVIDIA and function.driver == "nvidia":
+            return Hindrance(
+                f"{it} is a virtual function of NVIDIA's driver, which gives it to guests as a vGPU",
+                "leave it on that driver: it is offered by its type",
+            )
+        mdevs = [str(mdev.uuid) for mdev in survey.host.mdevs if mdev.parent == function.address]
+        if mdevs:
+            return Hindrance(f"{it} has mediated devices: {', '.join(mdevs)}", "remove them first")
+    return in_use(survey, card, _not_on_vfio(card), passing=False)
+
+
+def _strangers(host: Host, card: Card, taken: Iterable[PCIAddress]) -> Hindrance | None:
+    """Return which other members of the card's IOMMU group, not `taken`, have drivers that keep it from vfio."""
+    group = card[0].iommu_group
+    if group is None:
+        return None
+    members = (host.functions[address] for address in host.groups[group] if address in host.functions)
+    strangers = [
+        f"{member.address} ({member.driver})"
+        for member in members
+        if member.address not in taken
+        and not member.is_bridge
+        and not (member.driver is None or member.driver in PLACEHOLDERS or is_vfio_driver(member.driver))
+    ]
+    strangers += [
+        f"{other.name} ({other.driver or 'cannot be read'})"
+        for other in filter(keeps_its_group, host.others.get(group, ()))
+    ]
+    if not strangers:
+        return None
+    return Hindrance(
+        f"its IOMMU group {group} also has {', '.join(strangers)}, and a guest gets a group whole or not at all",
+        "bind the other card too or free it of its driver, or use a slot whose root port or switch has ACS",
+    )
+
+
+def _passing_reason(survey: Survey, card: Card) -> Hindrance | None:
+    """Return why the card cannot be bound at the moment, though it could be; None if it can."""
+    group = card[0].iommu_group
+    if group is None or group in survey.host.noiommu:
+        return Hindrance(f"it {NO_IOMMU.wrong}", NO_IOMMU.fix)
+    unreadable = [str(address) for address in survey.host.groups[group] if address not in survey.host.functions]
+    if unreadable:
+        return Hindrance(
+            f"its IOMMU group {group} has {', '.join(unreadable)}, which cannot be read",
+            "the kernel's log may say what became of it",
+        )
+    for function in _not_on_vfio(card):
+        if survey.vfio_driver(function) is None:
+            module = survey.modules[function.address].replace("_", "-")
+            return Hindrance(f"its driver {module} is not loaded", f"modprobe {module}")
+    return in_use(survey, card, _not_on_vfio(card), passing=True)
+
+
+def in_use(survey: Survey, card: Card, functions: Iterable[Function], *, passing: bool) -> Hindrance | None:
+    """Return what uses these functions of the card: with `passing` the processes, else what makes it the node's own."""
+    uses: dict[str, PCIAddress] = {}
+    for function in sorted(functions, key=lambda function: function.address):
+        for use in survey.uses[function.address]:
+            if use.passing is passing:
+                uses.setdefault(use.what, function.address)  # a group is open for all its functions
+    if not uses:
+        return None
+    users = (
+        f"{_it(address, card)} is in use: {', '.join(what for what in uses if uses[what] == address)}"
+        for address in dict.fromkeys(uses.values())
+    )
+    return Hindrance(", and ".join(users), "end that first")
+
+
+def former_driver_gone(survey: Survey, card: Card, functions: Iterable[Function]) -> Hindrance | None:
+    """Return which former driver of these functions is not loaded; None if each is, or is not remembered."""
+    for function in functions:
+        former = survey.former_binding(function)
+        if former is not None and former.driver is not None and former.driver not in survey.drivers:
+            it = _it(function.address, card)
+            return Hindrance(f"{it} was on {former.driver}, which is not loaded", f"modprobe {former.driver}")
+    return None
+
+
+def _it(address: PCIAddress, card: Card) -> str:
+    """Return the word for a function after the name of its card."""
+    return "it" if address == card[0].address else str(address)
+
+
+def _not_on_vfio(card: Iterable[Function]) -> list[Function]:
+    return [function for function in card if not is_vfio_driver(function.driver)]
