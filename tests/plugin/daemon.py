@@ -1,11 +1,13 @@
 """`gpu-plugin serve` as a process, on a machine that is a directory."""
 
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
+from itertools import cycle
 from pathlib import Path
 
 from tests.kernel import make_nodes
@@ -13,6 +15,9 @@ from tests.processes import FIXTURES, Program, running
 
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 BOTH = ("0000:01:00.0", "0000:e1:00.0")
+
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_PORTS = cycle(range(20_000 + 500 * _WORKER, 20_500 + 500 * _WORKER))
 
 
 @contextmanager
@@ -30,10 +35,13 @@ def serve(sys: Path, kubelet_dir: Path, *arguments: str | Path, within: tuple[st
 
 
 def free_port() -> int:
-    """A TCP port that nobody had a moment ago."""
+    """A TCP port that nobody had a moment ago, and that nobody else gets: below those that the kernel gives away
+    (net.ipv4.ip_local_port_range), another at each call, and each worker of pytest has its own."""
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+        while True:
+            with suppress(OSError):
+                free.bind(("127.0.0.1", port := next(_PORTS)))
+                return port
 
 
 def fetch(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:

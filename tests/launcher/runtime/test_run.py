@@ -173,9 +173,7 @@ def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(short_dir: Path) 
 
 @pytest.mark.skipif(libvirt.getVersion() == DEBIAN_12, reason="Debian 12's libvirt is built without passt")
 def test_passt_listens_on_the_guests_ports_and_ends_with_the_guest(short_dir: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     vm, name = short_dir / "vm.yaml", f"vm-{uuid4()}"  # its sockets are no other test's
     default = f"interfaces: [{{name: default, passt: {{}}, ports: [{{port: {port}}}]}}]"
     vm.write_text(
