@@ -204,15 +204,20 @@ _STARTS = re.compile(
 )
 
 
+_PROGRAMS = ("launcher", "plugin", "gpuvm", "drawing", "program", "pci")
+
+
 def test_only_the_modules_that_a_decision_lists_start_processes() -> None:
-    modules = (
-        path
-        for folder in ("launcher", "plugin", "gpuvm", "drawing", "program", "pci")
-        for path in (ROOT / folder).rglob("*.py")
-    )
+    modules = (path for folder in _PROGRAMS for path in (ROOT / folder).rglob("*.py"))
     starting = {str(path.relative_to(ROOT)) for path in modules if _STARTS.search(path.read_text())}
     (page,) = (ROOT / "docs/decisions").glob("*-one-way-to-have-a-child.md")
     assert starting == {"program/child.py", *re.findall(r"^\| `(.+?)` \|", page.read_text(), re.MULTILINE)}
+
+
+def test_no_module_has_more_than_450_lines() -> None:
+    written = (path for folder in _PROGRAMS for path in (ROOT / folder).rglob("*.py") if "_pb2" not in path.name)
+    lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in written}
+    assert {path: count for path, count in lines.items() if count > 450} == {}
 
 
 def test_each_decision_has_its_number_and_a_status() -> None:
