@@ -78,9 +78,7 @@ def _warnings(snapshot: Snapshot, *, sees_node: bool) -> list[Element]:
     told = [] if sees_node else ["The node cannot be looked at now: everything stands as it was seen last."]
     if snapshot.unknown:
         told.append(f"Not known now: {', '.join(snapshot.unknown)}.")
-    if (trouble := snapshot.identities.trouble) is not None:
-        told.append(f"NVML's UUIDs are not all known: {trouble}")
-    told += [f"Not read: {fault}" for fault in snapshot.host.faults]
+    told += [f"Not read: {each}" for each in snapshot.not_read]
     return [element("p", text, class_="alarm") for text in told]
 
 

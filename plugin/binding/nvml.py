@@ -93,14 +93,14 @@ def read_information(proc: Path) -> dict[str, Information]:
     return cards
 
 
-def read_identities(sys: Path, functions: Iterable[Function], *, state: Path) -> Identities:
+def read_identities(sys: Path, functions: Iterable[Function], *, proc: Path, state: Path) -> Identities:
     """Return what is known of these functions: what the driver says of those that it has, and else what is kept. For
-    Reader.ask; `sys` stands for /sys, and its neighbour for /proc."""
+    Reader.ask; `sys` stands for /sys, `proc` for /proc."""
     trouble: Problem | None = None
     told: Mapping[str, Information] = {}
     kept: Mapping[str, _Kept] = {}
     try:
-        told = read_information(sys.absolute().parent / "proc")
+        told = read_information(proc)
     except Unreadable as silent:
         trouble = Problem(silent.fault.path, silent.fault.wrong, "the driver's own log (dmesg) may say why")
     try:
@@ -125,10 +125,10 @@ def read_identities(sys: Path, functions: Iterable[Function], *, state: Path) ->
     return Identities(known, trouble)
 
 
-def keep(sys: Path, functions: Iterable[Function], *, state: Path) -> None:
+def keep(sys: Path, functions: Iterable[Function], *, proc: Path, state: Path) -> None:
     """Keep what the driver says of these functions; Refusal if the file cannot be read or written."""
     functions, file = tuple(functions), _file(state)
-    known = read_identities(sys, functions, state=state).by_address
+    known = read_identities(sys, functions, proc=proc, state=state).by_address
     new = {str(each.address): _card(sys, each, known[each.address]) for each in functions if each.address in known}
     moved = {each.uuid for each in new.values() if each.uuid}
     old = file.read() or {}

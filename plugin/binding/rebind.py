@@ -83,12 +83,12 @@ def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
 
 
 def refusals(
-    sys: Path, devices: Mapping[str, Sequence[PCIAddress]], config: Config, *, state: Path
+    sys: Path, devices: Mapping[str, Sequence[PCIAddress]], config: Config, *, roots: Roots
 ) -> Mapping[str, Hindrance | None]:
     """Return why each device (its functions, by any name) cannot be bound to vfio now, None if it can: the reason of
     `bind` for it alone, by the config and without errors of the state file. For Reader.ask; Refusal if the node cannot
     be read."""
-    roots, host = Roots.beside(sys, state), read_host(sys)
+    host = read_host(sys)
     try:
         with _read_or_refused(roots):
             processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
@@ -151,7 +151,7 @@ def rebind(roots: Roots, choose: Choose, decide: Decide, before: Callable[[Plan]
             raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
         before(plan)
         if cards := [survey.host.functions[move.address] for move in plan.moves if move.now.driver == nvml.DRIVER]:
-            ask(nvml.keep, roots.sys, cards, state=roots.state)
+            ask(nvml.keep, roots.sys, cards, proc=roots.proc, state=roots.state)
         carry_out(roots, plan, sysfs_writer(roots.sys))
     return plan
 

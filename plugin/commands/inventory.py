@@ -73,7 +73,7 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
         for device in snapshot.inventory.offered
         if (deadly := _deadly_reset(snapshot, device)) is not None
     ]
-    lines += [f"not read: {fault}" for fault in _not_read(snapshot)]
+    lines += [f"not read: {fault}" for fault in snapshot.not_read]
     if (sight := snapshot.partitions) is not None:
         lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
     return "\n".join([*lines, f"Names from {names.path} of {names.date}."])
@@ -81,11 +81,6 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
 
 def _deadly_reset(snapshot: Snapshot, device: Device) -> Hindrance | None:
     return deadly_reset_of(snapshot.host, device.functions, snapshot.config)
-
-
-def _not_read(snapshot: Snapshot) -> list[str]:
-    trouble = snapshot.identities.trouble
-    return [*map(str, snapshot.host.faults), *([] if trouble is None else [str(trouble)])]
 
 
 def _row(snapshot: Snapshot, device: Device) -> tuple[str, str, str, str, str, str]:
@@ -142,6 +137,6 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
             for device in snapshot.inventory.devices
         ],
         "fabric": None if sight is None else fabric.as_json(sight, snapshot.inventory),
-        "notRead": _not_read(snapshot),
+        "notRead": list(map(str, snapshot.not_read)),
         "unknown": list(snapshot.unknown),
     }

@@ -61,24 +61,30 @@ class NodeFlags:
 
 
 def in_pod(flags: NodeFlags, root: Path = Path("/")) -> NodeFlags:
-    """Return the flags of a look at this node with the plugin's config and the node's /dev, if they are where its pod
-    has them (deploy/plugin): so every command there calls a card as the plugin does."""
+    """Return the flags of a look at this node with the plugin's config and the node's /sys, /proc and /dev, if they are
+    where its pod has them (deploy/plugin, deploy/dra): so every command there sees a card as the plugin does."""
     if flags.sysfs != _SYS:
         return flags
-    config, dev = root / "etc/gpu-plugin/config.yaml", root / "host/dev"
+    config, host = root / "etc/gpu-plugin/config.yaml", root / "host"
+
+    def there(name: str) -> Path | None:
+        return host / name if os.path.isdir(host / name) else None  # noqa: PTH112 (it may raise)
+
     return replace(
         flags,
-        config=flags.config or (config if os.path.isfile(config) else None),  # noqa: PTH113 (it may raise)
-        dev=flags.dev or (dev if os.path.isdir(dev) else None),  # noqa: PTH112
+        config=flags.config or (config if os.path.isfile(config) else None),  # noqa: PTH113
+        sysfs=there("sys") or _SYS,
+        proc=flags.proc or there("proc"),
+        dev=flags.dev or there("dev"),
     )
 
 
 def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     """Return all that can be known of the node of that /sys. A flag that is None means the place on this node; if /sys
     is another tree, it is not looked at. ProgramError if the node cannot be read, or a named socket does not answer."""
+    is_this_node = flags.sysfs == _SYS
     flags = in_pod(flags)
     sysfs, proc, dev, state, dra_state = flags.sysfs, flags.proc, flags.dev, flags.state, flags.dra_state
-    is_this_node = sysfs == _SYS
     if is_this_node:
         proc, dev, dra_state = proc or Path("/proc"), dev or Path("/dev"), dra_state or DRA_STATE
 

@@ -151,7 +151,7 @@ class _Collector:
         )
         for device in snapshot.inventory.offered:
             for function in device.functions:
-                counted = snapshot.errors.now.get(function.address)
+                counted = None if snapshot.errors is None else snapshot.errors.now.get(function.address)
                 for severity, count in () if counted is None else counted._asdict().items():
                     errors.add_metric([device.id, str(function.address), severity], count)
         yield errors

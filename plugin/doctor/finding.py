@@ -12,6 +12,7 @@ class Check(StrEnum):
 
     OFFER = "offer"
     SYSFS = "sysfs"
+    STATE = "state"
     VIRTUAL_MACHINE = "virtual-machine"
     IOMMU = "iommu"
     COMMAND_LINE = "command-line"

@@ -32,7 +32,7 @@ def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
     """Return all findings about the node, also those that say that something is fine."""
     return (
         _offer(snapshot),
-        *_faults(snapshot),
+        *_not_read(snapshot),
         *_virtual_machine(snapshot.closely.platform),
         _iommu(snapshot),
         *_command_line(snapshot.closely.platform),
@@ -125,9 +125,11 @@ def _offer(snapshot: Snapshot) -> NodeFinding:
     return error(Check.OFFER, words, "what is said of each device says why, and what to do")
 
 
-def _faults(snapshot: Snapshot) -> Iterator[NodeFinding]:
-    for fault in (*snapshot.host.faults, *snapshot.closely.platform.faults, *snapshot.closely.faults):
-        if fault.wrong == Silent.WRONG:
+def _not_read(snapshot: Snapshot) -> Iterator[NodeFinding]:
+    for fault in (*snapshot.not_read, *snapshot.closely.platform.faults, *snapshot.closely.faults):
+        if isinstance(fault, Problem):
+            yield warning(Check.STATE, f"not read: {fault.subject}: {fault.wrong}", fault.fix)
+        elif fault.wrong == Silent.WRONG:
             yield error(Check.SYSFS, f"{fault.path}: unknown, {fault.wrong}", END_THE_WAIT)
         else:
             yield warning(Check.SYSFS, f"not read: {fault}", "for a bug report: gpu-plugin record DIR")

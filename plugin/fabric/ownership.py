@@ -24,7 +24,7 @@ from plugin.fabric.board import Board, gpus, ids_of
 from plugin.fabric.fabric_manager import Manager, ManagerError, NoLibrary, Unanswered
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.partitions import Partition, Table
-from plugin.fabric.status import FabricStatus
+from plugin.fabric.status import FabricStatus, serves_without
 from plugin.state_files import StateFile
 from program.errors import ProgramError, Refusal
 from program.problem import Problem
@@ -314,9 +314,7 @@ class Partitions:
         try:
             table = await self._table(settings, manager, book or Book())
         except (NoLibrary, ManagerError) as error:
-            code = error.code if isinstance(error, ManagerError) else None
-            is_away = code in (None, Code.CONNECTION_NOT_VALID) and book is None
-            if not is_away and code != Code.NOT_SUPPORTED:
+            if not serves_without(error, book):
                 raise
             self.sight = FabricStatus(trouble=error.problem)
             self._tell({f"cards are served without partitions: {error}"})

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugin.cards.inventory import Device, Inventory
+from plugin.fabric.abi import Code
 from plugin.fabric.activations import Book
 from plugin.fabric.board import MAKE_KNOWN, Board
+from plugin.fabric.fabric_manager import ManagerError, NoLibrary
 from plugin.fabric.partitions import Partition
+from program.errors import Refusal
 from program.problem import Problem
 
 
@@ -26,6 +29,15 @@ class FabricStatus:
         """The partitions that are active, and whose owner is not known."""
         active = () if self.board is None else self.board.table.active
         return tuple(each for each in active if self.book.of(each.id) is None)
+
+
+def serves_without(error: Refusal, book: Book | None) -> bool:
+    """Whether cards are served without partitions where the manager gave `error` and no table: it cannot have any here,
+    or it is away on a node that never had any (no `book`). Else the cards wait for it."""
+    if not isinstance(error, NoLibrary | ManagerError):
+        return False
+    code = error.code if isinstance(error, ManagerError) else None
+    return code == Code.NOT_SUPPORTED or (code in (None, Code.CONNECTION_NOT_VALID) and book is None)
 
 
 def state(sight: FabricStatus, partition: Partition) -> str:

@@ -1,6 +1,7 @@
 """The look at a node: the daemon takes it again and again, a command once."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,13 +11,13 @@ from pci.address import PCIAddress
 from pci.functions import is_gpu
 from pci.host import Function, Host
 from pci.sysfs.attribute import Unreadable
-from pci.sysfs.details import read_details
+from pci.sysfs.details import off_the_bus, read_details
 from pci.sysfs.functions import read_host
 from pci.sysfs.pcie import read_peer_to_peer
 from pci.sysfs.platform import read_platform
 from pci.vendors import NVIDIA
 from plugin.binding.nvml import Identities, read_identities
-from plugin.binding.rebind import refusals
+from plugin.binding.rebind import Roots, refusals
 from plugin.cards.claimable import claimable_cards
 from plugin.cards.config import Config, Fabric
 from plugin.cards.holders import Assignment
@@ -27,15 +28,19 @@ from plugin.fabric.activations import Book, book_file
 from plugin.fabric.board import Board, ids_of
 from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
-from plugin.fabric.status import FabricStatus
+from plugin.fabric.status import FabricStatus, serves_without
 from plugin.node.snapshot import Closely, Snapshot, peers_of
 from plugin.state_files import boot_id
 from plugin.vgpus.made import read_made, still_there, types_of
 from program.errors import Refusal
+from program.problem import Problem
 
 #: Calls a function with a tree like /sys and more arguments in another process, since the kernel may not answer.
 #: Refusal if nothing can be read in that tree now.
 AskSysfs: TypeAlias = Callable[..., Awaitable[Any]]
+
+#: Between the two reads that a function has to answer with ones. Seconds; a reset takes less.
+_RESETS_END_WITHIN = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,12 @@ class Places:
     dev: Path | None
     proc: Path | None
     state: Path
+
+    @property
+    def roots(self) -> Roots:
+        """Where a binder looks. What is not looked at for anything else is beside /sys."""
+        beside = Roots.beside(self.sys, self.state)
+        return replace(beside, dev=self.dev or beside.dev, proc=self.proc or beside.proc)
 
 
 async def look(
@@ -66,7 +77,7 @@ async def look(
     it, only the devices that were not to be bound before are looked at, and UUIDs if a card has another driver.
     """
     host, before = await ask(read_host, places.sys), latest()
-    host = _with_made(host, places)
+    host, made_trouble = _with_made(host, places)
     if before is not None:
         host = host.as_seen_since(before.host)
         # A card that is full names no types any more, and claims will want them again.
@@ -75,12 +86,12 @@ async def look(
     inventory = take_inventory(host, config, names, None if same is None else same.inventory)
     known = {} if same is None or uses else same.refusals
     new = {device_id: functions for device_id, functions in inventory.to_bind.items() if device_id not in known}
-    every = {**known, **(await ask(refusals, places.sys, new, config, state=places.state) if new else {})}
+    every = {**known, **(await ask(refusals, places.sys, new, config, roots=places.roots) if new else {})}
     cards, identities = _nvidias(inventory), Identities()
     if same is not None and not uses and cards == _nvidias(same.inventory):
         identities = same.identities
     elif cards:
-        identities = await ask(read_identities, places.sys, cards, state=places.state)
+        identities = await ask(read_identities, places.sys, cards, proc=places.roots.proc, state=places.state)
     return replace(
         latest() or Snapshot(config=config, host=host, inventory=inventory),
         config=config,
@@ -90,20 +101,20 @@ async def look(
         nodes=None if places.dev is None else read_nodes(places.dev),
         refusals={device_id: every[device_id] for device_id in sorted(inventory.to_bind)},
         identities=identities,
+        made_trouble=made_trouble,
     )
 
 
-def _with_made(host: Host, places: Places) -> Host:
+def _with_made(host: Host, places: Places) -> tuple[Host, Problem | None]:
     """Return the host with the vGPUs that gpu-plugin made, and with the names of their types: no function may be able
-    to become one any more, and then the kernel names none."""
+    to become one any more, and then the kernel names none. Also why these vGPUs are not known, if so."""
     try:
-        boot = boot_id(places.proc or places.sys.absolute().parent / "proc")
-        made = read_made(places.state, boot)
-    except Refusal:
-        return host  # gpu-plugin vgpus says what is wrong with the file
+        made = read_made(places.state, boot_id(places.roots.proc))
+    except Refusal as error:
+        return host, error.problem
     there = still_there(host, made)
     ours: set[PCIAddress | UUID] = {*map(PCIAddress.parse, there.types), *map(UUID, there.mdevs)}
-    return replace(host, vgpu_types=types_of(host, made), made_vgpus=frozenset(ours))
+    return replace(host, vgpu_types=types_of(host, made), made_vgpus=frozenset(ours)), None
 
 
 def _nvidias(inventory: Inventory) -> tuple[Function, ...]:
@@ -127,27 +138,57 @@ async def look_at_all(
     `pods` asks the kubelet, `claims` the DRA driver's checkpoint; None if unknown. `fabric` asks the Fabric Manager.
     """
     snapshot = await look(places, names, config, ask)
-    inventory, assignments = snapshot.inventory, await pods()
+    inventory = snapshot.inventory
+
+    async def with_users() -> Snapshot:
+        assignments = await pods()
+        return replace(snapshot, assignments=assignments, sees_pods=assignments is not None, claimed=claims())
+
+    async def idle() -> tuple[PCIAddress, ...] | None:
+        now = await with_users()
+        return now.idle if now.knows_users else None
+
+    seen = await with_users()
     partitions = None
     if snapshot.fabric is not None and fabric:
         partitions = await _partitions(snapshot.fabric, places.state, inventory)
     return replace(
-        snapshot,
-        assignments=assignments,
-        sees_pods=assignments is not None,
-        claimed=claims(),
+        seen,
+        fallen=await fallen_off_the_bus(ask, places.sys, idle) if seen.knows_users else None,
         partitions=partitions,
         closely=await ask(_closely, places.sys, places.proc, inventory, peers_of(snapshot.host, inventory)),
     )
 
 
+async def fallen_off_the_bus(
+    ask: AskSysfs, sys: Path, idle: Callable[[], Awaitable[Sequence[PCIAddress] | None]]
+) -> frozenset[PCIAddress] | None:
+    """Return which of the `idle` functions fell off the bus; None if that cannot be told. Two reads have to agree,
+    since a function in reset reads alike, and who has what is asked right before each."""
+    fallen: frozenset[PCIAddress] | None = None
+    for wait in (0.0, _RESETS_END_WITHIN):
+        await asyncio.sleep(wait)
+        if (addresses := await idle()) is None:
+            return None
+        try:
+            ones: frozenset[PCIAddress] = await ask(off_the_bus, sys, addresses)
+        except Refusal:
+            return None
+        fallen = ones if fallen is None else fallen & ones
+        if not fallen:
+            break
+    return fallen
+
+
 async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> FabricStatus:
+    book: Book | None = None
     try:
-        book = book_file(state).read() or Book()
+        book = book_file(state).read()
         table = await Manager(settings).table()
     except Refusal as error:
-        return FabricStatus(trouble=error.problem)
-    return FabricStatus(Board(table, ids_of(inventory, read_module_ids(settings, state)), settings.version), book)
+        return FabricStatus(trouble=error.problem, is_awaited=not serves_without(error, book))
+    ids = ids_of(inventory, read_module_ids(settings, state))
+    return FabricStatus(Board(table, ids, settings.version), book or Book())
 
 
 def _closely(sys: Path, proc: Path | None, inventory: Inventory, peers: tuple[Function, ...]) -> Closely:

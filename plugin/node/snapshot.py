@@ -19,6 +19,7 @@ from plugin.fabric.board import Board, gpus
 from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.status import FabricStatus
 from plugin.node.error_counts import ErrorCounts
+from program.problem import Problem
 
 _NETWORK = 0x02  # the base class
 
@@ -53,7 +54,8 @@ class Snapshot:
     and `nodes`, the entries of /dev. `refusals` has each
     device that is bound to vfio for the claim that gets it, with the reason why it cannot be bound now, or None.
     `identities`: what NVML calls NVIDIA's cards.
-    `fallen` are the functions that fell off the bus, `errors` what the kernel counted of PCIe errors.
+    `made_trouble`: why it is not known which vGPUs gpu-plugin made. `fallen` are the functions that fell off the bus,
+    `errors` what the kernel counted of PCIe errors since the daemon began.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
     False. `claimed` has the ResourceClaim (`namespace/name`) for which a device is prepared, by the device's ID; `kept`
@@ -69,27 +71,59 @@ class Snapshot:
     nodes: DeviceNodes | None = None
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
     identities: Identities = field(default_factory=Identities)
+    made_trouble: Problem | None = None
     fallen: frozenset[PCIAddress] | None = None
-    errors: ErrorCounts = field(default_factory=ErrorCounts)
+    errors: ErrorCounts | None = None
     assignments: frozenset[Assignment] | None = None
     sees_pods: bool = False
     claimed: Mapping[str, str] | None = None
-    kept: Mapping[str, Hindrance] = field(default_factory=dict)
+    kept: Mapping[str, Hindrance] | None = None
     claimable_names: Mapping[str, str] = field(default_factory=dict)
     partitions: FabricStatus | None = None
-    unlinked: Mapping[str, Hindrance] = field(default_factory=dict)
+    unlinked: Mapping[str, Hindrance] | None = None
     closely: Closely = field(default_factory=Closely)
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The parts that could not be looked at, or did not answer."""
+        """The parts that could not be looked at, or did not answer. The last three only the daemon knows."""
+        has_fabric = self.config.fabric is not None
         parts = {
             "device nodes": self.nodes is None,
             "pods": not self.sees_pods,
-            "claims": self.claimed is None and bool(self.inventory.published),
-            "partitions": self.partitions is None and self.config.fabric is not None,
+            "claims": not self._knows_claims,
+            "partitions": has_fabric and (self.partitions is None or self.partitions.is_awaited),
+            "functions off the bus": self.fallen is None,
+            "PCIe errors": self.errors is None,
+            "cards that could not be given back": self.kept is None and bool(self.inventory.to_bind),
+            "NVLinks": has_fabric and self.unlinked is None,
         }
         return tuple(part for part, is_unknown in parts.items() if is_unknown)
+
+    @property
+    def not_read(self) -> tuple[Fault | Problem, ...]:
+        """What could not be read, and why: entries of sysfs; what NVIDIA's driver says, and files of ours."""
+        troubles = (self.identities.trouble, self.made_trouble)
+        return (*self.host.faults, *(trouble for trouble in troubles if trouble is not None))
+
+    @property
+    def knows_users(self) -> bool:
+        """Whether it is known which pods and ResourceClaims have which devices."""
+        return self.sees_pods and self._knows_claims
+
+    @property
+    def _knows_claims(self) -> bool:
+        return self.claimed is not None or not self.inventory.published
+
+    @property
+    def idle(self) -> tuple[PCIAddress, ...]:
+        """The functions of devices on offer that nobody has. A card on its host's driver is none of them: it may sleep,
+        and a read of its config space would wake it."""
+        return tuple(
+            function.address
+            for device in self.inventory.offered
+            if self.user(device) is None and not device.to_bind
+            for function in device.functions
+        )
 
     @cached_property
     def holders(self) -> Mapping[str, Assignment]:
@@ -165,9 +199,9 @@ class Snapshot:
             or self._fallen(device)
             or self._failing(device)
             or self._held(device)
-            or self.kept.get(device.id)
+            or (self.kept or {}).get(device.id)
             or (self.refusals.get(device.id) if device.to_bind else None)
-            or self.unlinked.get(device.id)
+            or (self.unlinked or {}).get(device.id)
             or self._unpartitioned(device)
         )
 
@@ -181,8 +215,9 @@ class Snapshot:
         return None
 
     def _failing(self, device: Device) -> Hindrance | None:
+        errors = self.errors or ErrorCounts()
         for function in device.functions:
-            grown = self.errors.grown(function.address)
+            grown = errors.grown(function.address)
             kind = "fatal" if grown.fatal else "nonfatal" if grown.nonfatal else None
             if kind is not None:
                 # Without numbers: a reason that changes is another line of the log, and another series in Prometheus.

@@ -79,16 +79,16 @@ def layout(snapshot: Snapshot) -> Block:
     ]
     parts = [
         flowed(numa_nodes),
-        _notes(numbers, map(str, host.faults), notes),
+        _notes(numbers, map(str, snapshot.not_read), notes),
         _legend({box.style for box in boxes}, {*marks.values()}, outlines=bool(shared)),
     ]
     return stacked(*(part for part in parts if part.height))
 
 
-def _notes(numbers: Mapping[str, int], faults: Iterable[str], others: Iterable[str]) -> Block:
-    """Return the reasons by their numbers, the entries of sysfs that could not be read, and the notes on partitions."""
+def _notes(numbers: Mapping[str, int], not_read: Iterable[str], others: Iterable[str]) -> Block:
+    """Return the reasons by their numbers, what could not be read, and the notes on partitions."""
     notes = [(f"({number})", f"It {reason}.") for reason, number in numbers.items()]
-    notes += [("not read", fault) for fault in faults]
+    notes += [("not read", each) for each in not_read]
     notes += [("partitions", other) for other in others]
     width = max((Line(head).width for head, _ in notes), default=0)
     return stacked(

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 from pci.address import PCIAddress
-from pci.sysfs.details import off_the_bus
 from pci.sysfs.pcie import read_errors_of_all
+from plugin.node.error_counts import ErrorCounts
+from plugin.node.look import fallen_off_the_bus
 from plugin.watch.events import Bell
 from plugin.watch.listeners import Bells
 from plugin.watch.podresources import WORTH_WAITING, Pods
 from plugin.watch.watch import Watch
-from program.errors import ProgramError, Refusal
+from program.errors import ProgramError
 from program.trouble import Trouble
 
 _log = logging.getLogger(__name__)
@@ -21,8 +22,6 @@ _log = logging.getLogger(__name__)
 #: The kubelet lists a pod a moment after it allocated for it, and a pod that ended without telling anybody. Seconds.
 _PODS_APPEAR_WITHIN = 2.0
 _QUESTIONS_APART = 0.1  # seconds; every list and every allocation is a reason to ask
-#: Between the two reads that a function has to answer with ones. Seconds; a reset takes less.
-_RESETS_END_WITHIN = 2.0
 
 _STAYS = "the node's inventory stays as it was"
 
@@ -99,35 +98,17 @@ async def _look_from_time_to_time(watch: Watch, pods: Pods, trouble: Trouble) ->
 
 
 async def _look_for_fallen(watch: Watch, pods: Pods) -> None:
-    """Tell the watch which functions fell off the bus: two reads have to agree, each right after the kubelet's list of
-    who has what. Without that list nothing is read."""
-    fallen = await _fallen(watch, pods)
-    if fallen:
-        await asyncio.sleep(_RESETS_END_WITHIN)
-        again = await _fallen(watch, pods)
-        fallen = None if again is None else fallen & again
+    """Tell the watch which functions fell off the bus. Without the kubelet's list of who has what nothing is read."""
+
+    async def idle() -> tuple[PCIAddress, ...] | None:
+        allocations = watch.counters.allocations.copy()
+        # A container that was given a device meanwhile may be missing in the list.
+        is_known = await pods.ask() and watch.counters.allocations == allocations
+        return watch.snapshot.idle if is_known else None
+
+    fallen = await fallen_off_the_bus(watch.sources.reader.ask, watch.sources.sys, idle)
     if fallen is not None:  # else the last answer stands
         watch.see(replace(watch.snapshot, fallen=fallen))
-
-
-async def _fallen(watch: Watch, pods: Pods) -> frozenset[PCIAddress] | None:
-    """Return the functions of free devices that read as ones; None if it cannot be told."""
-    allocations = watch.counters.allocations.copy()
-    # A container that was given a device meanwhile may be missing in the list.
-    if not await pods.ask() or watch.counters.allocations != allocations:
-        return None
-    snapshot = watch.snapshot
-    addresses = [
-        function.address
-        for device in snapshot.inventory.offered
-        # A card on its host's driver may sleep, and a read would wake it.
-        if snapshot.user(device) is None and not device.to_bind
-        for function in device.functions
-    ]
-    try:
-        return await watch.sources.reader.ask(off_the_bus, watch.sources.sys, addresses)
-    except Refusal:
-        return None
 
 
 async def _count_errors(watch: Watch) -> None:
@@ -135,7 +116,7 @@ async def _count_errors(watch: Watch) -> None:
     asks no device."""
     addresses = [function.address for device in watch.snapshot.inventory.offered for function in device.functions]
     counted = await watch.sources.reader.ask(read_errors_of_all, watch.sources.sys, addresses)
-    watch.see(replace(watch.snapshot, errors=watch.snapshot.errors.then(counted)))
+    watch.see(replace(watch.snapshot, errors=(watch.snapshot.errors or ErrorCounts()).then(counted)))
 
 
 async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:

@@ -188,6 +188,9 @@ def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
         _log.warning("%s is gone", gone, extra={"device": gone})
     for fault in sorted(map(str, set(snapshot.host.faults) - set(before.host.faults if before else ()))):
         _log.warning("sysfs: %s", fault)
-    trouble = snapshot.identities.trouble
-    if trouble is not None and (before is None or before.identities.trouble != trouble):
-        _log.warning("NVML's UUIDs are not all known: %s", trouble)
+    for what, trouble, former in (
+        ("NVML's UUIDs are not all known", snapshot.identities.trouble, before and before.identities.trouble),
+        ("which vGPUs gpu-plugin made is not known", snapshot.made_trouble, before and before.made_trouble),
+    ):
+        if trouble is not None and trouble != former:
+            _log.warning("%s: %s", what, trouble)

@@ -1,6 +1,7 @@
 """The daemon, inventory, doctor, picture, page and metrics say the same of every device: they have one look."""
 
 import asyncio
+import html
 import json
 import re
 import subprocess
@@ -19,10 +20,12 @@ from plugin.cards.names import PCIIDs
 from plugin.commands import doctor, inventory
 from plugin.commands.node import NodeFlags, node_now
 from plugin.config_file import read_config
+from plugin.device_plugin.daemon import _partitions
 from plugin.device_plugin.monitoring import _Collector
 from plugin.doctor import examine
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.slices import device_of
+from plugin.fabric.activations import Book, book_file
 from plugin.node.snapshot import Snapshot, State
 from plugin.page import node_page
 from plugin.picture import picture
@@ -30,9 +33,10 @@ from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources, Watch
 from program.errors import ProgramError
 from tests.breaking import Break, breaks, broken
-from tests.compose import SYSFS
+from tests.compose import SYSFS, look_closely
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes
+from tests.kubelet import Kubelet
 from tests.pages import devices_on
 from tests.pictures import read_back, squeezed
 from tests.plugin.cards.test_broken_sysfs import breakable, write_machine
@@ -101,6 +105,7 @@ class Node:
             watch = await Watch.begin(sources, asyncio.Event())
             claims = claimed(Checkpoint(self.dra_state, self.boot).read())
             watch.see(replace(watch.snapshot, claimed=claims))
+            await _partitions(watch, None).reconcile()
             yield watch
 
 
@@ -189,6 +194,37 @@ def test_all_agree_on_every_machine(node: Callable[..., Node], machine: Machine,
         assert_all_agree(this)
 
 
+def test_all_agree_on_which_cards_wait_for_the_fabric_manager(node: Callable[..., Node], machine: Machine) -> None:
+    this = node(machine("two-h100"), "serve: dra\nfabric: {}\n")
+    assert_all_agree(this)
+    assert all(this.now().reason(device) is None for device in this.now().inventory.offered), "it never had partitions"
+    book_file(this.state).write(Book())
+    assert_all_agree(this)
+    seen = this.now()
+    assert {str(seen.reason(device)).split(": ")[0] for device in seen.inventory.offered} == {
+        "waits for the Fabric Manager"
+    }
+    assert {"partitions", "NVLinks"} <= {*seen.unknown}
+
+
+def test_all_say_which_files_of_ours_cannot_be_read(node: Callable[..., Node], machine: Machine) -> None:
+    this = node(machine("two-rtx-3090"), "{}")
+    this.state.mkdir()
+    for name in ("nvml.json", "vgpus.json"):
+        (this.state / name).write_text("{}x")
+    seen = this.now()
+    texts = list(map(str, seen.not_read))
+    assert [text.split(": ")[0] for text in texts] == [f"{this.state}/nvml.json", f"{this.state}/vgpus.json"]
+    assert inventory._as_json(seen, this.pci_ids)["notRead"] == texts
+    words = read_back(picture(seen)).words
+    page = node_page(seen).html
+    for problem in seen.not_read:
+        assert squeezed(f"not read {problem}") in words
+        assert html.escape(f"Not read: {problem}", quote=False) in page
+    told = [finding.problem for finding in examine(seen) if finding.check == "state"]
+    assert [f"{each.wrong}; {each.fix}" for each in told] == [f"not read: {text}" for text in texts]
+
+
 def test_all_agree_whatever_is_broken(node: Callable[..., Node], tmp_path: Path) -> None:
     write_machine(tmp_path / "sys")
     this = node(tmp_path / "sys", "{}")
@@ -234,6 +270,20 @@ def test_nobody_advises_to_bind_the_boot_vga(gpu_plugin: Command, copied_machine
         if each["device"] == SCREEN
     )
     assert (f"{finding['wrong']}; {finding['fix']}") == listed["reason"].replace("; ", "; if a guest is to have it: ")
+
+
+def test_a_card_off_the_bus_is_unhealthy_for_a_command_too(
+    gpu_plugin: Command, copied_machine: Machine, kubelet: Kubelet
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    look_closely(sys, GPU, power_state="D0")
+    (sys / "bus/pci/devices" / GPU / "config").write_bytes(b"\xff" * 64)
+    flags = ("--json", "--sysfs", sys, "--pod-resources", kubelet.pod_resources, *PCI_IDS)
+    assert [each["healthy"] for each in devices(gpu_plugin("inventory", *flags))] == [False, True]
+    assert devices(gpu_plugin("doctor", *flags))[0]["reason"].startswith("fell off the bus: ")
+    # A guest that resets its card reads alike.
+    kubelet.pods["vms/one"] = {"nvidia.com/GA102_GEFORCE_RTX_3090": {GPU}}
+    assert [each["healthy"] for each in devices(gpu_plugin("inventory", *flags))] == [True, True]
 
 
 def devices(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:

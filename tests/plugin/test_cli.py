@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -225,15 +226,19 @@ def test_the_inventory_says_of_a_card_that_is_bound_when_claimed_whether_it_coul
     assert (first["listed"], first["healthy"]) == (True, True)
 
 
-def test_in_the_plugins_pod_every_look_is_by_the_plugins_config_and_the_nodes_dev(tmp_path: Path) -> None:
+def test_in_the_plugins_pod_every_look_is_by_the_plugins_config_and_the_nodes_trees(tmp_path: Path) -> None:
     assert in_pod(NodeFlags(), tmp_path) == NodeFlags()
-    config, dev = tmp_path / "etc" / "gpu-plugin" / "config.yaml", tmp_path / "host" / "dev"
+    config, host = tmp_path / "etc" / "gpu-plugin" / "config.yaml", tmp_path / "host"
     config.parent.mkdir(parents=True)
     config.touch()
-    dev.mkdir(parents=True)
-    assert in_pod(NodeFlags(), tmp_path) == NodeFlags(config=config, dev=dev)
-    named = NodeFlags(config=Path("other.yaml"), dev=Path("/dev"))
-    assert in_pod(named, tmp_path) == named
+    (host / "dev").mkdir(parents=True)
+    assert in_pod(NodeFlags(), tmp_path) == NodeFlags(config=config, dev=host / "dev")
+    (host / "sys").mkdir()
+    (host / "proc").mkdir()
+    every = NodeFlags(config=config, sysfs=host / "sys", proc=host / "proc", dev=host / "dev")
+    assert in_pod(NodeFlags(), tmp_path) == every
+    named = NodeFlags(config=Path("other.yaml"), proc=Path("/proc"), dev=Path("/dev"))
+    assert in_pod(named, tmp_path) == replace(named, sysfs=host / "sys")
     recorded = NodeFlags(sysfs=Path("recorded"))
     assert in_pod(recorded, tmp_path) == recorded
 

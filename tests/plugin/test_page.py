@@ -27,7 +27,7 @@ def test_a_card_has_its_user_and_its_place(machine: Machine, pci_ids: PCIIDs) ->
     text = html.document_fromstring(page.html).text_content()
     assert RESOURCE in text
     assert "driver vfio-pci, IOMMU group 1" in text
-    assert "Not known now: device nodes." in text
+    assert "Not known now: device nodes, functions off the bus, PCIe errors." in text
 
 
 def test_a_node_without_cards_says_so(pci_ids: PCIIDs) -> None:

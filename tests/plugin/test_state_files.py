@@ -104,7 +104,7 @@ def read_kept(directory: Path) -> object:
 
 
 def read_uuids(directory: Path) -> object:
-    found = read_identities(directory / "sys", [CARD], state=directory)
+    found = read_identities(directory / "sys", [CARD], proc=directory / "proc", state=directory)
     if found.trouble is not None:
         raise Refusal(*found.trouble)
     return found.by_address
@@ -113,7 +113,7 @@ def read_uuids(directory: Path) -> object:
 def keep_uuids(directory: Path) -> None:
     root = directory.parent
     tells(root, "GPU-8dcd427f-b4c5-4b2a-9f10-000000000001", str(CARD.address), "NVIDIA A100-SXM4-80GB")
-    keep_identities(root / "sys", [replace(CARD, driver="nvidia")], state=directory)
+    keep_identities(root / "sys", [replace(CARD, driver="nvidia")], proc=root / "proc", state=directory)
     shutil.rmtree(root / "proc")
 
 

@@ -46,7 +46,7 @@ def functions(sys: Path) -> tuple[Function, ...]:
 
 
 def known(root: Path) -> Identities:
-    return read_identities(root / "sys", functions(root / "sys"), state=root / "state")
+    return read_identities(root / "sys", functions(root / "sys"), proc=root / "proc", state=root / "state")
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def kept_and_bound(node: Node, root: Path) -> None:
-    keep(node.sys, functions(node.sys), state=node.roots.state)
+    keep(node.sys, functions(node.sys), proc=node.roots.proc, state=node.roots.state)
     bind(node.sys, GPU, "vfio-pci")
     silent(root)
 
@@ -82,7 +82,7 @@ def test_what_was_kept_is_the_cards_while_vfio_has_it(node: Node, tmp_path: Path
     bind(node.sys, GPU, "nvidia")
     tells(tmp_path, None)  # after a boot, before anybody has used it
     assert known(tmp_path).by_address == KNOWN
-    keep(node.sys, functions(node.sys), state=node.roots.state)
+    keep(node.sys, functions(node.sys), proc=node.roots.proc, state=node.roots.state)
     assert known(tmp_path).by_address == KNOWN
 
 
@@ -104,7 +104,7 @@ def test_another_card_at_that_address_has_not_its_uuid(node: Node, tmp_path: Pat
     assert known(tmp_path).by_address == KNOWN
     serial.write_text(f"{change.pop('serial', '00-80-ee-00-00-00-00-01')}\n")
     (other,) = (replace(each, **change) for each in functions(node.sys))
-    assert read_identities(node.sys, [other], state=node.roots.state) == Identities()
+    assert read_identities(node.sys, [other], proc=node.roots.proc, state=node.roots.state) == Identities()
 
 
 def test_a_card_that_the_driver_has_in_another_slot_is_not_in_the_first(node: Node, tmp_path: Path) -> None:
@@ -117,10 +117,12 @@ def test_a_card_that_came_from_another_slot_is_kept_there_no_more(node: Node, tm
     kept_and_bound(node, tmp_path)
     tells(tmp_path, UUID, "0000:02:00.0")
     moved = replace(functions(node.sys)[0], address=PCIAddress.parse("0000:02:00.0"), driver="nvidia")
-    keep(node.sys, [moved], state=node.roots.state)
+    keep(node.sys, [moved], proc=node.roots.proc, state=node.roots.state)
     silent(tmp_path)
     assert known(tmp_path).by_address == {}
-    assert read_identities(node.sys, [moved], state=node.roots.state).by_address == {moved.address: KNOWN[ADDRESS]}
+    assert read_identities(node.sys, [moved], proc=node.roots.proc, state=node.roots.state).by_address == {
+        moved.address: KNOWN[ADDRESS]
+    }
 
 
 def test_a_damaged_file_is_told_and_keeps_nothing_else_from_being_known(node: Node, tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_damaged_file_is_told_and_keeps_nothing_else_from_being_known(node: No
     assert found.by_address == KNOWN
     assert "nvml.json: is not what bind wrote; remove it" in str(found.trouble)
     with pytest.raises(Refusal, match=r"nvml.json: is not what bind wrote; remove it"):
-        keep(node.sys, functions(node.sys), state=node.roots.state)
+        keep(node.sys, functions(node.sys), proc=node.roots.proc, state=node.roots.state)
 
 
 def test_bind_keeps_it_before_the_driver_lets_go(gpu_plugin: Command, node: Node, tmp_path: Path) -> None:
