@@ -28,6 +28,16 @@ class Plan:
     skipped: tuple[Problem, ...] = ()
 
 
+class NotRebound(Refusal):
+    """Why cards, which have `functions`, are not bound or given back."""
+
+    def __init__(
+        self, subject: object, wrong: str, fix: str, *more: Problem, functions: Iterable[PCIAddress] = ()
+    ) -> None:
+        super().__init__(subject, wrong, fix, *more)
+        self.functions = frozenset(functions)
+
+
 def named_cards(host: Host, addresses: Iterable[PCIAddress]) -> tuple[Card, ...]:
     """Return the cards that these functions belong to, each once, ascending; Refusal for an unknown address."""
     addresses = sorted(set(addresses))
@@ -99,13 +109,13 @@ def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:
     return Plan(tuple(moves))
 
 
-def _refusal(verb: str, refused: Mapping[PCIAddress, Hindrance]) -> Refusal:
+def _refusal(verb: str, refused: Mapping[PCIAddress, Hindrance]) -> NotRebound:
     """Return an error with a problem for each reason, and all cards with that reason in it."""
     cards: dict[Hindrance, list[str]] = {}
     for address in sorted(refused):
         cards.setdefault(refused[address], []).append(str(address))
     first, *more = (_problem(f"cannot {verb} {', '.join(addresses)}", reason) for reason, addresses in cards.items())
-    return Refusal(*first, *more)
+    return NotRebound(*first, *more, functions=refused)
 
 
 def _problem(subject: str, reason: Hindrance) -> Problem:

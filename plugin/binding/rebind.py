@@ -22,7 +22,7 @@ from plugin.binding.former_drivers import locked, read_former, write_former
 from plugin.binding.hindrances import hindrance
 from plugin.binding.modalias import Alias, best_module, read_aliases
 from plugin.binding.moves import DriverBinding, Former, Move, Write
-from plugin.binding.plan import Plan, named_cards
+from plugin.binding.plan import NotRebound, Plan, named_cards
 from plugin.binding.processes import Processes, read_processes
 from plugin.binding.survey import Survey
 from plugin.binding.uses import uses
@@ -189,7 +189,7 @@ def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float 
                 roots.state, boot, {**before, **{address: during[address] for address in stuck if address in during}}
             )
             subject, wrong, fix = failed.problem
-            raise Refusal(subject, f"{wrong}, and {_outcome(stuck)}", fix) from failed
+            raise NotRebound(subject, f"{wrong}, and {_outcome(stuck)}", fix, functions=[move.address]) from failed
     ended = {move.address for move in plan.moves if move.former is None}
     write_former(roots.state, boot, {address: one for address, one in during.items() if address not in ended})
 

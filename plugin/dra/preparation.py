@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pci.viability import Hindrance
 from plugin.allocation import Allocation, allocate, pick
+from plugin.binding.plan import NotRebound
 from plugin.dra.apiserver import APIServer, NotFound, Unanswered
 from plugin.dra.binder import Binder
 from plugin.dra.cdi import Files
@@ -120,7 +121,7 @@ class Claims:
                 return await self._prepare(claim, dict(self._checkpoint.read()), is_here=False)
             except StillAtWork:
                 raise
-            except ProgramError as error:
+            except NotRebound as error:
                 self._mark_unbound(claim, error)
                 raise
             finally:
@@ -133,14 +134,14 @@ class Claims:
             if known is not None and not known.completed:
                 await self._take_back_if_it_can(uid)
 
-    def _mark_unbound(self, claim: DriverClaim, error: ProgramError) -> None:
-        """Mark the device of the claim whose function could not be bound, if that is the error."""
-        function, wrong, fix = error.problem
+    def _mark_unbound(self, claim: DriverClaim, error: NotRebound) -> None:
+        """Mark the devices of the claim that could not be bound."""
+        subject, wrong, fix = error.problem
         names = {result.device for result in claim.results}
         for device in self._watch.snapshot.inventory.published:
-            if device_name(device) in names and any(str(each.address) == function for each in device.functions):
+            if device_name(device) in names and any(each.address in error.functions for each in device.functions):
                 until = asyncio.get_running_loop().time() + _STAYS_UNBOUND
-                self._unbound[device.id] = until, Hindrance(f"could not be bound to vfio: {function} {wrong}", fix)
+                self._unbound[device.id] = until, Hindrance(f"could not be bound to vfio: {subject} {wrong}", fix)
                 self.is_begun.set()
 
     async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:

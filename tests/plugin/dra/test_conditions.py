@@ -53,6 +53,19 @@ def test_a_card_that_cannot_be_bound_is_the_claims_failure_and_tainted(node: Nod
         assert str(node.taint(FIRST)).startswith("could-not-be-bound-to-vfio-0000-01-00.0-is-on-no-driver")
 
 
+def test_a_card_is_tainted_too_where_a_write_to_sysfs_fails(node: Node) -> None:
+    unbind = node.cluster.sys / "bus/pci/drivers/snd_hda_intel/unbind"
+    unbind.unlink()
+    unbind.mkdir()
+    with driver(node):
+        wait_until(lambda: promises(node, FIRST, SECOND))
+        claim = node.cluster.claim(FIRST)
+        wait_until(lambda: FAILED in node.cluster.status(claim).get(FIRST, {}))
+        assert "unbind: Is a directory, and everything is as it was before" in node.cluster.status(claim)[FIRST][FAILED]
+        node.cluster.wait_for(SECOND)
+        assert str(node.taint(FIRST)).startswith("could-not-be-bound-to-vfio-echo-0000-01-00.1-")
+
+
 def test_a_driver_that_may_not_write_status_promises_nothing(node: Node) -> None:
     """With a promise that nobody keeps, a card would be for no pod. test_binding.py has where the field is dropped."""
     with driver(node) as plugin:
