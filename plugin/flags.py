@@ -1,9 +1,11 @@
 """The flags that several commands of gpu-plugin have, without typer, which the process of `serve` has not."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 from pci.slices import DRIVER
+from program.errors import UserError
 from program.flags import Flag
 
 #: State that has to outlive the plugin: former drivers, module IDs, the owners of partitions.
@@ -19,3 +21,11 @@ ConfigFile = Annotated[
 ]
 StateDirectory = Annotated[Path, Flag("Where former drivers, module IDs and the owners of partitions are kept.")]
 PCIIDsFile = Annotated[Path, Flag("The pci.ids file that resource names are made from.")]
+
+
+def words(flag: str, command: str) -> list[str]:
+    """Return the words of a command that a flag names; UserError if a quote stays open."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"{flag} {command}", f"is no command: {error}", "close the quote") from error

@@ -22,7 +22,7 @@ from pathlib import Path
 from sys import addaudithook
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
-from pci.sysfs.attribute import SHORTAGES, CannotLook, Silent
+from pci.sysfs.attribute import SHORTAGES, CannotLook, Silent, Unreadable
 from program.child import forked, let_go_of_standard_files, pickled, readable, unpickled
 from program.errors import Refusal
 
@@ -82,6 +82,16 @@ def refused(sys: Path) -> Iterator[None]:
         yield
     except CannotLook as error:
         raise Refusal(*error.words(sys)) from error
+
+
+@contextmanager
+def read_or_refused(sys: Path) -> Iterator[None]:
+    """Turn Unreadable into a Refusal that names the file below `sys`."""
+    try:
+        yield
+    except Unreadable as unreadable:
+        fault = unreadable.fault
+        raise Refusal(sys / fault.path, fault.wrong, "for a bug report: gpu-plugin record DIR") from unreadable
 
 
 class Question:

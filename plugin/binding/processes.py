@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from plugin.binding.nvml import read_information
+from program.errors import Refusal
 from program.problem import Problem
 
 #: The node's own PID namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h). In any other, /proc shows a part.
@@ -43,6 +44,12 @@ class Processes:
     swaps: frozenset[str]
     nvidia_minors: Mapping[str, int]
     unseen: Problem | None
+
+
+def refuse_unseen(unseen: Problem | None) -> None:
+    """Refuse for this reason why some process could not be looked at, if there is one: it may use a card."""
+    if unseen is not None:
+        raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
 
 
 def read_processes(proc: Path) -> Processes:

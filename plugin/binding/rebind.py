@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,12 +22,12 @@ from plugin.binding.hindrances import hindrance
 from plugin.binding.modalias import Alias, best_module, read_aliases
 from plugin.binding.moves import DriverBinding, Former, Move, Write
 from plugin.binding.plan import NotRebound, Plan, named_cards
-from plugin.binding.processes import Processes, read_processes
+from plugin.binding.processes import Processes, read_processes, refuse_unseen
 from plugin.binding.survey import Survey
 from plugin.binding.uses import uses
 from plugin.cards.config import Config
 from plugin.state_files import boot_id
-from plugin.sysfs_child import ask
+from plugin.sysfs_child import ask, read_or_refused
 from program.child import Late, NoAnswer, forked, let_go_of_standard_files
 from program.errors import Refusal
 from program.problem import Problem
@@ -77,7 +76,7 @@ class Failed(Exception):
 
 def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
     """Read what a plan for these cards is made from; Refusal if that fails."""
-    with _read_or_refused(roots):
+    with read_or_refused(roots.sys):
         processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
         return _survey(roots, host, cards, processes, aliases, read_former(roots.state, boot_id(roots.proc)))
 
@@ -90,7 +89,7 @@ def refusals(
     be read."""
     host = read_host(sys)
     try:
-        with _read_or_refused(roots):
+        with read_or_refused(roots.sys):
             processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
     except Refusal as error:
         return dict.fromkeys(devices, _cannot_be_bound(error))
@@ -98,7 +97,7 @@ def refusals(
     def refusal(functions: Sequence[PCIAddress]) -> Hindrance | None:
         try:
             cards = named_cards(host, functions)
-            with _read_or_refused(roots):
+            with read_or_refused(roots.sys):
                 # Former drivers keep no card from being bound, and reading them takes longest.
                 return hindrance(_survey(roots, host, cards, processes, aliases, former={}), cards, config)
         except Refusal as error:
@@ -110,15 +109,6 @@ def refusals(
 def _cannot_be_bound(error: Refusal) -> Hindrance:
     subject, wrong, fix = error.problem
     return Hindrance(f"cannot be bound to vfio: {subject} {wrong}", fix)
-
-
-@contextmanager
-def _read_or_refused(roots: Roots) -> Iterator[None]:
-    try:
-        yield
-    except Unreadable as unreadable:
-        fault = unreadable.fault
-        raise Refusal(roots.sys / fault.path, fault.wrong, "for a bug report: gpu-plugin record DIR") from unreadable
 
 
 def _survey(
@@ -147,8 +137,8 @@ def rebind(roots: Roots, choose: Choose, decide: Decide, before: Callable[[Plan]
     the plan. `before` is called just before the first write. Refusal if that fails."""
     with locked(roots.state):
         plan, survey = planned(roots, choose, decide)
-        if plan.moves and (unseen := survey.unseen) is not None:
-            raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+        if plan.moves:
+            refuse_unseen(survey.unseen)
         before(plan)
         if cards := [survey.host.functions[move.address] for move in plan.moves if move.now.driver == nvml.DRIVER]:
             ask(nvml.keep, roots.sys, cards, proc=roots.proc, state=roots.state)

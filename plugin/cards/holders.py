@@ -37,6 +37,7 @@ class CannotAsk(Refusal):
 
     def __init__(self, socket: Path, wrong: str) -> None:
         super().__init__(socket, wrong, "name the kubelet's pod resources socket with --pod-resources")
+        self.args = (socket, wrong)  # so that it can be pickled
 
 
 def holders(inventory: Inventory, assignments: Iterable[Assignment]) -> Mapping[str, Assignment]:

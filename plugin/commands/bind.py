@@ -1,6 +1,5 @@
 """`gpu-plugin bind` and `gpu-plugin unbind`."""
 
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from plugin.binding.survey import Survey
 from plugin.cards.config import Config
 from plugin.config_file import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
-from plugin.flags import STATE, StateDirectory
+from plugin.flags import STATE, StateDirectory, words
 from plugin.sysfs_child import ask
 from program.child import NoAnswer, output
 from program.errors import Refusal, UserError
@@ -103,10 +102,7 @@ def _rebind(
         named = [PCIAddress.parse(address) for address in addresses]
     except InvalidPCIAddress as error:
         raise UserError("ADDRESS...", error.wrong, error.fix) from error
-    try:
-        command = shlex.split(nvidia_smi)
-    except ValueError as error:
-        raise UserError(f"--nvidia-smi {nvidia_smi}", f"is no command: {error}", "close the quote") from error
+    command = words("--nvidia-smi", nvidia_smi)
     rules = config_of(flags.config)
     roots = Roots.beside(sysfs, state)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,12 @@ from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card, read_quotas
 from plugin.binding.former_drivers import locked
-from plugin.binding.processes import read_processes
+from plugin.binding.processes import read_processes, refuse_unseen
 from plugin.binding.rebind import Failed, sysfs_writer
 from plugin.cards.config import Config
-from plugin.cards.holders import CannotAsk
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
-from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory, words
 from plugin.state_files import boot_id
 from plugin.sysfs_child import ask
 from plugin.vgpus.apply import apply
@@ -39,7 +37,6 @@ from plugin.vgpus.vgpu_configs import rules_of
 from program.child import NoAnswer, forked, output
 from program.errors import Refusal, UserError
 from program.output import print_text
-from program.problem import Problem
 
 _PROGRAM_WITHIN = 120.0  # seconds; sriov-manage unbinds the card and binds it again
 _KUBELET_WITHIN = 20.0
@@ -94,7 +91,7 @@ def vgpus(
 
     Nothing that is in use or that somebody else made is touched.
     """
-    script, smi = _words("--sriov-manage", sriov_manage), _words("--nvidia-smi", nvidia_smi)
+    script, smi = words("--sriov-manage", sriov_manage), words("--nvidia-smi", nvidia_smi)
     rules = config_of(config)
     if vgpu_configs is not None:
         host, _ = ask(read_host, sysfs)
@@ -129,8 +126,8 @@ def vgpus(
                     _print(card, step)
             problems = wanted.problems
         else:
-            if wanted.steps and (unseen := found.unseen) is not None:
-                raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+            if wanted.steps:
+                refuse_unseen(found.unseen)
             world = World(
                 read=lambda card: ask(read_card, sysfs, card)[0],
                 user=lambda name: survey(rules).users.get(name),
@@ -148,13 +145,6 @@ def vgpus(
         print_text("nothing to do\n")
     if problems:
         raise Refusal.of(problems)
-
-
-def _words(flag: str, command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise UserError(f"{flag} {command}", f"is no command: {error}", "close the quote") from error
 
 
 def call(command: Sequence[str], flag: str) -> None:
@@ -176,19 +166,13 @@ def _by_pods(socket: Path | None) -> Mapping[str, str]:
     if socket is None:
         return {}
     # In a child: grpc has threads, and a process with threads must not fork.
-    answer = forked(f"the kubelet at {socket}", partial(_pods, socket), within=_KUBELET_WITHIN).answer()
-    if isinstance(answer, Problem):
-        raise Refusal(*answer)
-    return answer
+    return forked(f"the kubelet at {socket}", partial(_pods, socket), within=_KUBELET_WITHIN).answer()
 
 
-def _pods(socket: Path) -> Mapping[str, str] | Problem:
+def _pods(socket: Path) -> Mapping[str, str]:
     from plugin.watch import podresources
 
-    try:
-        listed = asyncio.run(podresources.list_pods(socket, at_most=_KUBELET_WITHIN / 2))
-    except CannotAsk as error:
-        return error.problem
+    listed = asyncio.run(podresources.list_pods(socket, at_most=_KUBELET_WITHIN / 2))
     return {one.device_id.lower(): f"pod {one.pod}" for one in listed.assignments}
 
 

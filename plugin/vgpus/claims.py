@@ -12,12 +12,12 @@ from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card
 from pci.vgpus import CutCard
 from plugin.binding.former_drivers import locked
-from plugin.binding.processes import read_processes
+from plugin.binding.processes import read_processes, refuse_unseen
 from plugin.binding.rebind import Failed, Roots, sysfs_writer
 from plugin.cards.config import Config
 from plugin.cards.vgpu_types import instance_of, plain
 from plugin.state_files import boot_id
-from plugin.sysfs_child import ask
+from plugin.sysfs_child import ask, read_or_refused
 from plugin.vgpus.made import Type, made_file, read_made
 from plugin.vgpus.plan import Clear, Remove, can_become
 from plugin.vgpus.steps import Types, become, clear, create, forget_mdev, forget_type, make_instance
@@ -164,12 +164,15 @@ def _types(roots: Roots, config: Config) -> Types:
 
     def user(name: str) -> str | None:
         found = survey()
-        if (unseen := found.unseen) is not None:
-            raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+        refuse_unseen(found.unseen)
         return found.users.get(name)
 
+    def read(card: PCIAddress) -> CutCard:
+        with read_or_refused(roots.sys):
+            return ask(read_card, roots.sys, card)[0]
+
     return Types(
-        read=lambda card: ask(read_card, roots.sys, card)[0],
+        read=read,
         user=user,
         write=sysfs_writer(roots.sys),
         wait=time.sleep,

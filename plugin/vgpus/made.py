@@ -56,7 +56,12 @@ def made_file(state: Path) -> StateFile[Made]:
 
 def read_made(state: Path, boot: str) -> Made:
     """Read what was made in this boot; Refusal if the file is not what gpu-plugin wrote."""
-    made = made_file(state).read()
+    return of_boot(made_file(state), boot)
+
+
+def of_boot(file: StateFile[Made], boot: str) -> Made:
+    """Read what was made in this boot; Refusal as of `read_made`."""
+    made = file.read()
     return Made(boot) if made is None or made.boot != boot else made
 
 

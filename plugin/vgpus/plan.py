@@ -234,25 +234,32 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: boo
     missing = [name for name, count in sorted(left.items()) for _ in range(count)]
     if not missing:
         return
-    if not card.places:
-        if card.function.vendor_id != NVIDIA or card.function.driver != _NVIDIA or not card.possible or card.functions:
-            yield Problem(str(card.address), _no_places(card), "install and load the driver that makes vGPUs")
+    if (first := _turned_on(card)) is not None:
+        yield first
+        if isinstance(first, Problem):
             return
-        yield TurnOn(card.address)
     if sets_mode:
         yield Mix(card.address)
     for name in missing:
         yield Make(card.address, name)
 
 
+def _turned_on(card: CutCard) -> TurnOn | Problem | None:
+    """Return the step after which the card has virtual functions, or why there is none; None if it has some."""
+    if card.places:
+        return None
+    if card.function.vendor_id != NVIDIA or card.function.driver != _NVIDIA or not card.possible or card.functions:
+        return Problem(str(card.address), _no_places(card), "install and load the driver that makes vGPUs")
+    return TurnOn(card.address)
+
+
 def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[Step | Problem]:
     """Yield the steps after which the DRA driver can make vGPUs of the card."""
     name = str(card.address)
-    if not card.places:
-        if card.function.vendor_id != NVIDIA or card.function.driver != _NVIDIA or not card.possible or card.functions:
-            yield Problem(name, _no_places(card), "install and load the driver that makes vGPUs")
+    if (first := _turned_on(card)) is not None:
+        yield first
+        if isinstance(first, Problem):
             return
-        yield TurnOn(card.address)
     if any(vgpus_of(survey, card)):
         return  # it lists less than it could become, and its mode stays
     known = {*survey.types.values(), *(kind.name for place in card.places for kind in place.mdev_types)}

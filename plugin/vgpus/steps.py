@@ -18,7 +18,7 @@ from plugin.binding.rebind import Failed, Writer, do_writes
 from plugin.cards.vgpu_rules import Quota
 from plugin.cards.vgpu_types import instance_of, plain
 from plugin.state_files import StateFile
-from plugin.vgpus.made import Made, Type
+from plugin.vgpus.made import Made, Type, of_boot
 from plugin.vgpus.plan import (
     Clear,
     Count,
@@ -68,8 +68,7 @@ class Types:
     @property
     def ours(self) -> Made:
         """What is ours in this boot."""
-        made = self.made.read()
-        return Made(self.boot) if made is None or made.boot != self.boot else made
+        return of_boot(self.made, self.boot)
 
     def remember(self, change: Callable[[Made], Made]) -> None:
         """Change the file of what is ours."""

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from pci.functions import is_gpu, is_vfio_driver
 from pci.host import Function, Host
-from pci.sysfs.attribute import Unreadable, names, text
+from pci.sysfs.attribute import names, text
 from pci.sysfs.functions import DEVICES, MDEVS, read_host
 from pci.sysfs.vgpus import cut_card
 from pci.vgpus import CutCard
 from plugin.binding.processes import DeviceNumber, Processes
 from plugin.cards.config import Config
+from plugin.sysfs_child import read_or_refused
 from plugin.vgpus.made import Made, still_there, types_of
-from program.errors import Refusal
 from program.problem import Problem, listed
 
 _DRIVERS = "bus/pci/drivers"
@@ -49,7 +49,7 @@ def look(
     name in their list: an address, a UUID or the number of an IOMMU group."""
     host = read_host(sys)
     made = still_there(host, made)
-    try:
+    with read_or_refused(sys):
         cards = tuple(
             card
             for function in host.functions.values()
@@ -61,9 +61,6 @@ def look(
         opened = processes()
         users = dict(_users(sys, cards, opened, holders))
         drivers = frozenset(names(sys, _DRIVERS))
-    except Unreadable as unreadable:
-        fault = unreadable.fault
-        raise Refusal(sys / fault.path, fault.wrong, "for a bug report: gpu-plugin record DIR") from unreadable
     types = types_of(host, made)
     return Survey(cards=cards, users=users, made=made, types=types, drivers=drivers, unseen=opened.unseen)
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card
 from plugin.binding.moves import Write
-from plugin.binding.rebind import Failed
+from plugin.binding.rebind import Failed, Roots
 from plugin.cards.config import Config, Serve
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
@@ -22,9 +23,10 @@ from plugin.dra.preparation import Claims, Settings
 from plugin.dra.publisher import Publisher
 from plugin.state_files import boot_id
 from plugin.vgpus import claims as vgpus
-from plugin.vgpus.made import made_file
+from plugin.vgpus.made import Made, Type, made_file
 from plugin.vgpus.steps import Types
 from plugin.vgpus.survey import look
+from program.child import spawned
 from program.errors import Refusal
 from tests.kernel import Killed
 from tests.plugin.dra.cluster import NODE, Cluster, running_cluster, wait_until
@@ -40,7 +42,7 @@ CONFIG = Config(serve=Serve.DRA, vgpus=(RULE,))
 IN_YAML = 'serve: dra\nvgpus: [{device: "10de:26b9", types: {L40S-24Q: 2, L40S-48Q: 1}, when: claimed}]\n'
 
 
-class Made(Binder):
+class InProcess(Binder):
     """Makes and removes vGPUs in this process, by the writes of a kernel that reacts. `between` is called before and
     after each write."""
 
@@ -108,7 +110,7 @@ class Node:
             boot=boot_id(self.kernel.proc),
         )
         sources = driver.watch.sources
-        self.binder = Made(sources.sys, sources.state, driver.watch.counters.binds)
+        self.binder = InProcess(sources.sys, sources.state, driver.watch.counters.binds)
         self.binder.kernel = self.kernel
         partitions = driver.claims()._partitions
         claims = Claims(driver.watch, driver.api, partitions, settings, binder=self.binder, asked_again=0)
@@ -348,6 +350,23 @@ def test_what_no_claim_has_any_more_goes(node: Node, pci_ids: PCIIDs) -> None:
 
     inside(node.cluster, pci_ids, life, CONFIG)
     assert node.kernel.types(CARD) == {CARD.function(5): "NVIDIA L40S-24Q"}
+
+
+def test_a_card_whose_files_cannot_be_read_is_an_error_for_each_of_its_vgpus(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, CARD)
+    kernel.on(CARD)
+    roots = Roots.beside(kernel.sys, tmp_path / "state")
+    functions = [str(one.address) for one in read_host(kernel.sys).functions.values() if one.is_virtual][:2]
+    made = Made(boot_id(kernel.proc), types={each: Type(1155, "NVIDIA L40S-24Q") for each in functions})
+    made_file(roots.state).write(made)
+    (kernel.sys / "bus/pci/devices/0000:41:00.0/sriov_totalvfs").write_text("x\n")
+    work = partial(vgpus.remove_for_claims, roots, CONFIG, [*map(vgpus.named, functions)])
+    with pytest.raises(Refusal) as refused:
+        spawned("gpu-plugin remove", work).answer()
+    assert [problem.subject for problem in refused.value.problems] == 2 * [
+        f"{kernel.sys}/bus/pci/devices/0000:41:00.0/sriov_totalvfs"
+    ]
+    assert made_file(roots.state).read() == made
 
 
 def test_of_two_claims_at_once_for_the_last_place_one_has_it(node: Node, pci_ids: PCIIDs) -> None:
