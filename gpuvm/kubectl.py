@@ -6,10 +6,11 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from selectors import EVENT_READ, DefaultSelector
 from tempfile import TemporaryFile
-from threading import Timer
 from typing import Any, NamedTuple, NoReturn
 
 from program.errors import ProgramError, Refusal, UserError
@@ -107,26 +108,35 @@ def answered(command: Sequence[str], *, given: bytes = b"", within: float = SECO
             process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603 (no shell)
         except OSError as error:
             raise Refusal(command[0], f"cannot be started: {error.strerror}", "install it") from error
-        late = Timer(within, process.kill)
-        late.daemon = True
         with process:
-            late.start()
             try:
-                out = process.stdout.read(_MOST + 1) if process.stdout else b""
-                if len(out) > _MOST:
-                    process.kill()
-                code = process.wait()
-                is_late = not late.is_alive()
+                out, code = _printed(process, time.monotonic() + within)
+            except subprocess.TimeoutExpired as late:
+                fix = "see whether this machine reaches the cluster of `kubectl config current-context`"
+                raise Refusal(shlex.join(command), f"has not answered in {within:g} s", fix) from late
             finally:
-                late.cancel()
                 process.kill()
-        if is_late:
-            fix = "see whether this machine reaches the cluster of `kubectl config current-context`"
-            raise Refusal(shlex.join(command), f"has not answered in {within:g} s", fix)
         if len(out) > _MOST:
             raise Refusal(shlex.join(command), f"prints more than {_MOST >> 20} MiB", "ask for one namespace with -n")
         stderr.seek(0)
         return KubectlAnswer(code, out, stderr.read(_MOST_WORDS).decode(errors="replace"))
+
+
+def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
+    """Return what a program prints, not much more than _MOST, and its exit code if it is not more. TimeoutExpired
+    at the deadline, also while a process that the program has started keeps its output open."""
+    assert process.stdout is not None
+    out = bytearray()
+    with DefaultSelector() as selector:
+        selector.register(process.stdout, EVENT_READ)
+        while len(out) <= _MOST:
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                raise subprocess.TimeoutExpired(process.args, left)
+            if not (chunk := os.read(process.stdout.fileno(), 1 << 20)):
+                return bytes(out), process.wait(max(0, deadline - time.monotonic()))
+            out += chunk
+    return bytes(out), -1
 
 
 def error_of(answer: KubectlAnswer, command: Sequence[str]) -> ProgramError:

@@ -83,6 +83,13 @@ def test_who_closes_its_output_and_stays_is_ended_too() -> None:
         answered([sys.executable, "-c", program], within=1)
 
 
+def test_a_program_that_it_started_and_that_keeps_its_output_open_delays_nobody() -> None:
+    began = time.monotonic()
+    with pytest.raises(Refusal, match=r"has not answered in 0\.5 s"):
+        answered(["sh", "-c", "sleep 30 & wait"], within=0.5)
+    assert time.monotonic() - began < 10
+
+
 def test_who_says_too_much_is_ended() -> None:
     with pytest.raises(Refusal, match=r"prints more than 256 MiB"):
         answered(["head", "-c", str(module._MOST + 2), "/dev/zero"], within=60)
