@@ -8,6 +8,7 @@ it, and hands it out to no pod.
 
 from dataclasses import dataclass
 
+from pci.address import PCIAddress
 from pci.functions import is_on_vfio, is_vfio_driver, what
 from pci.host import Function, Host, OtherMember
 
@@ -17,10 +18,12 @@ PLACEHOLDERS = ("pci-stub",)
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Why a guest cannot have a device, in words that go after "it", and what to do about that."""
+    """Why a guest cannot have a device, in words that go after "it", and what to do about that. `to_bind` is the
+    function whose card has to be bound to vfio, if that is it."""
 
     wrong: str
     fix: str
+    to_bind: PCIAddress | None = None
 
     def __str__(self) -> str:
         return f"{self.wrong}; {self.fix}" if self.fix else self.wrong
@@ -64,7 +67,7 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
     if lead.iommu_group is None:
         return NO_IOMMU
     if not is_on_vfio(lead):
-        return Hindrance(f"is bound to {lead.driver or 'no driver'}", "bind the whole card to vfio-pci")
+        return Hindrance(f"is bound to {lead.driver or 'no driver'}", "bind the whole card to vfio-pci", lead.address)
     if lead.iommu_group in host.noiommu and not noiommu:
         return Hindrance(
             f"is in group {lead.iommu_group} of vfio's no-IOMMU mode, in which no guest can be given a device",
@@ -104,10 +107,10 @@ def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
             # The kernel would let the group be opened; but the guest gets the card whole, this function included.
             if member in functions:
                 bound = f"{what(member)} is bound to {member.driver or 'no driver'}"
-                return Hindrance(f"is not whole: {bound}", "bind it to vfio-pci")
+                return Hindrance(f"is not whole: {bound}", "bind it to vfio-pci", address)
             continue
         fix = "bind it to vfio-pci" if member in functions else "bind it to vfio-pci or to no driver"
-        return Hindrance(f"{broken}: {what(member)} is bound to {member.driver}", fix)
+        return Hindrance(f"{broken}: {what(member)} is bound to {member.driver}", fix, address)
     for other in filter(keeps_its_group, host.others.get(group, ())):
         if not other.is_readable:
             return Hindrance(f"{broken}: the driver of {other.name} cannot be read", "the kernel's log may say why")

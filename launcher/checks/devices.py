@@ -19,7 +19,6 @@ from launcher.guest import TOPOLOGY
 from launcher.guest import VFIO as BY
 from launcher.guest_pci.addresses import Layout
 from launcher.hostdevs import NONE_LOOKED_UP, GuestCard, function_of, mediated
-from pci.address import PCIAddress
 from pci.functions import is_gpu, is_on_vfio, word
 from pci.host import Function, Host
 from pci.resource import USBAddress
@@ -135,9 +134,9 @@ def _in_sysfs(card: GuestCard, host: Host, sys: Path, place: Place) -> Finding |
     functions = tuple(host.functions[address] for address in card.functions)
     lead = host.functions[device]
     if (hindrance := not_for_guests(host, lead, noiommu=False)) is not None:
-        return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{_fix(hindrance, device, place)}{place.or_anew}")
+        return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{_fix(hindrance, place)}{place.or_anew}")
     if (hindrance := not_viable(host, functions)) is not None:
-        return error(entry, f"{_what(lead)} {hindrance.wrong}", _fix(hindrance, device, place))
+        return error(entry, f"{_what(lead)} {hindrance.wrong}", _fix(hindrance, place))
     return None
 
 
@@ -229,8 +228,8 @@ def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes, 
     return error(entry, f"{what}, {place.absent}", place.no_node)
 
 
-def _fix(hindrance: Hindrance, device: PCIAddress, place: Place) -> str:
-    by = place.bind.format(address=device) if hindrance.fix.startswith("bind") else ""
+def _fix(hindrance: Hindrance, place: Place) -> str:
+    by = "" if hindrance.to_bind is None else place.bind.format(address=hindrance.to_bind)
     return f"{hindrance.fix}{by}"
 
 

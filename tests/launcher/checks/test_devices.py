@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.devices import OpenedNodes, in_sysfs, in_the_container, read_nodes
+from launcher.checks.place import OWN_MACHINE
 from launcher.hostdevs import GuestCard, whole_cards
 from pci.host import Host
 from pci.resource import DeviceKind, variable
@@ -88,6 +89,9 @@ def test_another_card_in_the_group_keeps_it_if_somebody_else_has_that(copied_mac
     bind(sys, "0000:02:00.1", "snd_hda_intel")
     (found,) = seen(sys)
     assert "0000:02:00.1 (audio) is bound to snd_hda_intel" in found.problem.wrong
+    host = read_host(sys)
+    (found,) = in_sysfs(cards_of(host, GPU), host, sys, OWN_MACHINE)
+    assert found.problem.fix == "bind it to vfio-pci or to no driver: sudo gpu-plugin bind 0000:02:00.1"
 
 
 def test_without_an_iommu_no_guest_can_be_given_anything(machine: Machine) -> None:
