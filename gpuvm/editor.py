@@ -3,15 +3,14 @@
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
 from program.errors import Refusal
 
 
-def edit_file(file: Path, environ: Mapping[str, str] = os.environ) -> None:
+def edit_file(file: Path) -> None:
     """Have the user edit a file, with what `kubectl edit` would take. Refusal if the editor fails."""
-    editor = environ.get("KUBE_EDITOR") or environ.get("EDITOR") or "vi"
+    editor = os.environ.get("KUBE_EDITOR") or os.environ.get("EDITOR") or "vi"
     try:
         done = subprocess.run([*shlex.split(editor), file], check=False)  # noqa: S603 (the user's own)
     except (OSError, ValueError) as error:

@@ -132,14 +132,13 @@ class Details:
     empty if the admin took all away; None if the function has no reset, or before Linux 5.15
     (pci_dev_reset_method_attr_is_visible in drivers/pci/pci.c). `bars`: None if `resource` was not recorded.
     `d3cold_allowed`: None without ACPI.
-    `virtual_functions`: how many exist; `virtual_functions_possible`: how many can exist; both None without SR-IOV.
+    `virtual_functions`: how many exist; None without SR-IOV.
     """
 
     power_state: str | None
     reset_methods: tuple[str, ...] | None
     bars: tuple[BAR, ...] | None
     virtual_functions: int | None
-    virtual_functions_possible: int | None
     driver_override: str | None
     errors: Errors | None = None
     d3cold_allowed: bool | None = None

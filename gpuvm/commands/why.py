@@ -33,18 +33,18 @@ def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
     fit = fit_of(kubectl, subject) if found and is_for_nodes(subject) else Fit("")
     claims = _claims(kubectl, subject) if found else []
     reason = answer(subject, events, last_line, fit.answer, claims) if found else no_pod(subject, warnings_of(events))
-    told = [f"{event.get('reason')}: {event.get('message')}" for event in warnings_of(events)[-_MOST_EVENTS:]]
+    told = [(str(event.get("reason")), str(event.get("message"))) for event in warnings_of(events)[-_MOST_EVENTS:]]
     if output is not None:
-        parts = {**reason._asdict(), "events": told, "launcher": last_line, "fit": fit.text}
+        parts = {**reason._asdict(), "events": [*map(": ".join, told)], "launcher": last_line, "fit": fit.text}
         print_text(json.dumps(parts, indent=2) + "\n")
         return
     print_text(_text(reason, told, last_line, fit.text))
 
 
-def _text(reason: Problem, events: list[str], last_line: str, fit: str) -> str:
+def _text(reason: Problem, events: list[tuple[str, str]], last_line: str, fit: str) -> str:
     """Return the answer, and below it what it was taken from, unless the answer says it already."""
     lines = [str(reason)]
-    lines += [f"event: {one_line(event)}" for event in events if event.partition(": ")[2] not in reason.wrong]
+    lines += [f"event: {one_line(f'{why}: {words}')}" for why, words in events if words not in reason.wrong]
     lines += [f"launcher: {one_line(last_line)}"] * (bool(last_line) and last_line not in reason.wrong)
     return "".join(f"{line}\n" for line in lines) + (f"\n{fit}" if fit else "")
 

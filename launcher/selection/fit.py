@@ -310,8 +310,11 @@ def _against(fit: Fit, placement: Placement) -> Iterator[str]:
     """Yield what speaks against a node, but for what nobody offers: the answer says that of all nodes."""
     asked = fit.pod.asked if fit.pod is not None else {}
     no_cards = any(name not in asked for name in fit.unknown)
-    missing = {f"without {name}" for name in fit.unknown} | ({_CARDS} if no_cards else set())
-    its = [each.text for each in fit.obstacles[placement.node] if each.short not in missing]
+    its = [
+        each.text
+        for each in fit.obstacles[placement.node]
+        if each.resource not in fit.unknown and not (no_cards and each.short == _CARDS)
+    ]
     if its or not fit.unknown:
         yield from its or ["the scheduler gives up before it gets here"]
         yield from () if no_cards else _cards(placement.verdicts)

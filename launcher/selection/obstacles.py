@@ -40,12 +40,14 @@ class Distance(IntEnum):
 
 
 class Obstacle(NamedTuple):
-    """Why a node cannot take a pod: `short`, as nodes are counted by it; the `text` goes after the node's name."""
+    """Why a node cannot take a pod: `short`, as nodes are counted by it; the `text` goes after the node's name.
+    `resource` is what the node has none of, if that is it."""
 
     distance: Distance
     short: str
     text: str
     fix: str
+    resource: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,7 @@ def _shortage(name: str, wanted: Decimal, node: NodeState) -> Obstacle:
     free, allocatable = shown(name, node.free(name)), node.allocatable.get(name, Decimal(0))
     needs = f"and {shown(name, wanted, ROUND_CEILING)} {'is' if wanted == 1 else 'are'} asked for"
     if not node.offers(name):
-        return Obstacle(Distance.WITHOUT, f"without {name}", f"has no {name}", _fix_of_size(name))
+        return Obstacle(Distance.WITHOUT, f"without {name}", f"has no {name}", _fix_of_size(name), name)
     if wanted <= allocatable:
         text = f"has {free} of {shown(name, allocatable)} {name} free {needs}{_holders(name, node)}"
         return Obstacle(Distance.TAKEN, f"too little {name} free", text, _fix_of_taken(name))

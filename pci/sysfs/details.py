@@ -28,7 +28,6 @@ def read_details(sys: Path, address: PCIAddress) -> Details:
         reset_methods=read_reset_methods(sys, address),
         bars=read_bars(sys, address),
         virtual_functions=_count(sys, f"{entry}/sriov_numvfs"),
-        virtual_functions_possible=_count(sys, f"{entry}/sriov_totalvfs"),
         driver_override=None if override in (None, "(null)", "") else override,
         errors=read_errors(sys, address),
         d3cold_allowed=read_d3cold_allowed(sys, address),

@@ -108,6 +108,10 @@ def _fabric(snapshot: Snapshot) -> Iterator[NodeFinding]:
         )
     for what_failed in table.failed:
         yield warning(Check.FABRIC, f"{what_failed} has NVLinks that failed", "reset it, or have it replaced")
+    if table.unsupported:
+        numbers = ", ".join(map(str, table.unsupported))
+        wrong = f"the Fabric Manager has taken these partitions off its table, for NVLinks that failed: {numbers}"
+        yield warning(Check.FABRIC, wrong, "reset what failed, or have it replaced, and restart the manager")
 
 
 def _offer(snapshot: Snapshot) -> NodeFinding:

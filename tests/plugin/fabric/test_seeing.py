@@ -5,11 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from plugin.cards.config import Config, Fabric
+from plugin.cards.names import PCIIDs
+from plugin.doctor import examine
 from plugin.fabric.activations import Activation, Book, book_file
+from plugin.fabric.board import Board
+from plugin.fabric.modules import ModuleIDs
+from plugin.fabric.partitions import Table
+from plugin.fabric.status import FabricStatus
 from tests.conftest import Command
 from tests.fabric.standin import SOCKET, Manager
 from tests.pictures import assert_nothing_overlaps, read_back, squeezed
 from tests.plugin.fabric.boards import ADDRESSES, NODE
+from tests.snapshots import snapshot_of
 
 PAIR = tuple(sorted((ADDRESSES[1], ADDRESSES[3])))
 
@@ -115,3 +123,11 @@ def test_the_doctor_misses_the_manager(gpu_plugin: Command, manager: Manager, fl
     assert "FABRIC_MODE=1" in found["fix"]
     assert "what the config says" in found["steps"][0]
     assert result.returncode == 4
+
+
+def test_the_doctor_says_which_partitions_the_manager_has_taken_off_its_table(pci_ids: PCIIDs) -> None:
+    board = Board(Table((), failed=("GPU-3 at 00000000:03:00.0",), unsupported=(3, 7)), ModuleIDs({}))
+    seen = snapshot_of(NODE, pci_ids, Config(fabric=Fabric()), partitions=FabricStatus(board))
+    told = [finding.problem.wrong for finding in examine(seen) if finding.check == "fabric"]
+    assert "GPU-3 at 00000000:03:00.0 has NVLinks that failed" in told
+    assert "the Fabric Manager has taken these partitions off its table, for NVLinks that failed: 3, 7" in told
