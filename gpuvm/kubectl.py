@@ -79,7 +79,7 @@ class Kubectl:
             ) from error
 
     def be(self, *words: str) -> NoReturn:
-        """Become that call, for as long as it and its user like."""
+        """Replace this process by that call of kubectl."""
         become(self.command(*words))
 
 
@@ -92,7 +92,7 @@ def found_kubectl(*flags: str) -> Kubectl:
 
 
 def become(command: Sequence[str]) -> NoReturn:
-    """Be that program from here on. Refusal if it is not there."""
+    """Become that program (exec). Refusal if it is not there."""
     try:
         os.execvp(command[0], list(command))  # noqa: S606 (no shell)
     except OSError as error:

@@ -101,7 +101,7 @@ def _of_domain(domain: Domain, names: Names) -> Iterator[Family]:
 
 
 def _of_gpus(answer: Answer, names: Names) -> Iterator[Family]:
-    """Only of the VM's own cards, whatever the guest tells of others."""
+    """Yield the GPUs' metrics, of the VM's own cards alone."""
     yield _gauge(
         "guest_tells_gpus", "1 if the guest has answered the last question for its GPUs.", answer.told is not None
     )

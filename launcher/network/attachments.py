@@ -45,7 +45,7 @@ class Forwards:
         return self.listed is None
 
     def ranges(self, protocol: Protocol) -> tuple[Range, ...]:
-        """Return them without what is elsewhere."""
+        """Return the ports not `elsewhere`."""
         ranges = (_ALL,) if self.listed is None else self.listed.get(protocol, ())
         for taken in self.elsewhere.get(protocol, ()):
             ranges = tuple(left for ports in ranges for left in _without(ports, taken))

@@ -53,7 +53,7 @@ def second_networks(spec: Spec) -> tuple[SecondNetwork, ...]:
 
 
 def annotations(spec: Spec) -> dict[str, str]:
-    """Return those of the pod by which Multus attaches the networks, empty where there are none of its."""
+    """Return the pod's annotations for Multus; empty if the VM has none of its networks."""
     texts = {}
     for network in spec.networks:
         if network.multus is not None and network.multus.default:

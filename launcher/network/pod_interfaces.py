@@ -1,4 +1,4 @@
-"""What of second networks is there in a pod: the one reader of it."""
+"""The only reader of a pod's second networks."""
 
 import time
 from collections.abc import Iterator, Mapping

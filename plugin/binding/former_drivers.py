@@ -2,8 +2,8 @@
 
     {"boot": "5f0e...", "functions": {"0000:01:00.1": {"id": "10de:10f9", "driver": "snd_hda_intel", "override": null}}}
 
-A boot undoes every binding, so the file of another boot has nothing to give back. What else of these functions is
-otherwise meanwhile is in a second file, so that an older plugin can read the first one, and this one an older one's:
+A boot undoes every binding, so the file of another boot has nothing to give back. Other settings that bind changes are
+in a second file, so that an older plugin can read this one's first file, and vice versa:
 
     {"boot": "5f0e...", "functions": {"0000:01:00.0": {"id": "10de:2b85", "settings": {"reset_method": "flr bus"}}}}
 """

@@ -17,7 +17,7 @@ from program.problem import Problem
 @dataclass(frozen=True, slots=True)
 class FabricStatus:
     """What is known of the partitions at one moment. `board` is None if the manager gave no table; `trouble` says
-    why. `is_awaited`: no table was given yet, on a node whose GPUs nobody gets without."""
+    why. `is_awaited`: no table yet, on a node that gives out no GPUs without one."""
 
     board: Board | None = None
     book: Book = field(default_factory=Book)

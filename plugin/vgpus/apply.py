@@ -1,4 +1,4 @@
-"""Does the steps of a plan: a card's all or none, and each card's whatever becomes of the others'."""
+"""Does the steps of a plan: all or none of a card, and each card whatever happens to others."""
 
 from collections.abc import Callable
 

@@ -48,7 +48,7 @@ def make_for_claim(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, k
 
 
 def remove_for_claims(roots: Roots, config: Config, vgpus: Iterable[Name]) -> None:
-    """Take away these vGPUs, as far as they were made, also after half of that. Refusal, at the end, for those that are
+    """Take away these vGPUs if they were made, also after an interrupted call. Refusal, at the end, for those that are
     in use or stay."""
     errors: list[ProgramError] = []
     with locked(roots.state):

@@ -66,8 +66,8 @@ def of_boot(file: StateFile[Made], boot: str) -> Made:
 
 
 def still_there(host: Host, made: Made) -> Made:
-    """Return what of it is there: a call that was ended may have written what it had not made yet. A card that has no
-    driver is still ours: sriov-manage unbinds it."""
+    """Return the entries that exist: an ended call may have written what it had not made yet. A card that has no driver
+    is still ours: sriov-manage unbinds it."""
     now = {str(one.address): one.vgpu_type for one in host.functions.values()}
     cut = {str(one.physical_function) for one in host.functions.values()}
     cut |= {str(one.address) for one in host.functions.values() if one.driver is None}
