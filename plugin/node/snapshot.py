@@ -51,17 +51,16 @@ class Snapshot:
     """All that is known of the node at one moment. None means that a part was not looked at.
 
     From the kernel: `host`, its `inventory` by the `config`, the `claimable` cards whose vGPUs are made when claimed,
-    and `nodes`, the entries of /dev. `refusals` has each
-    device that is bound to vfio for the claim that gets it, with the reason why it cannot be bound now, or None.
-    `identities`: what NVML calls NVIDIA's cards.
-    `made_trouble`: why it is not known which vGPUs gpu-plugin made. `fallen` are the functions that fell off the bus,
-    `errors` what the kernel counted of PCIe errors since the daemon began.
+    and `nodes`, the entries of /dev. `refusals` has each device that is bound to vfio for the claim that gets it, with
+    the reason why it cannot be bound now, or None. `identities`: what NVML calls NVIDIA's cards. `made_trouble`: why it
+    is not known which vGPUs gpu-plugin made. `fallen` are the functions that fell off the bus, `errors` what the kernel
+    counted of PCIe errors since the daemon began.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
     False. `claimed` has the ResourceClaim (`namespace/name`) for which a device is prepared, by the device's ID; `kept`
     why a device that a claim had could not be given back to its driver; `claimable_names` the name of each vGPU that is
-    made for a claim, by the device's ID. `partitions` is known from the Fabric Manager
-    and our own book; `unlinked` has why the NVLinks of a device do not work.
+    made for a claim, by the device's ID. `partitions` is known from the Fabric Manager and our own book; `unlinked` has
+    why the NVLinks of a device do not work.
     """
 
     config: Config
