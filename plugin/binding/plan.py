@@ -29,13 +29,13 @@ class Plan:
 
 
 class NotRebound(Refusal):
-    """Why cards, which have `functions`, are not bound or given back."""
+    """Why cards are not bound or given back; `reasons` has it by a function of each."""
 
     def __init__(
-        self, subject: object, wrong: str, fix: str, *more: Problem, functions: Iterable[PCIAddress] = ()
+        self, subject: object, wrong: str, fix: str, *more: Problem, reasons: Mapping[PCIAddress, Problem] | None = None
     ) -> None:
         super().__init__(subject, wrong, fix, *more)
-        self.functions = frozenset(functions)
+        self.reasons = reasons or {}
 
 
 def named_cards(host: Host, addresses: Iterable[PCIAddress]) -> tuple[Card, ...]:
@@ -115,7 +115,8 @@ def _refusal(verb: str, refused: Mapping[PCIAddress, Hindrance]) -> NotRebound:
     for address in sorted(refused):
         cards.setdefault(refused[address], []).append(str(address))
     first, *more = (_problem(f"cannot {verb} {', '.join(addresses)}", reason) for reason, addresses in cards.items())
-    return NotRebound(*first, *more, functions=refused)
+    reasons = {address: _problem(str(address), reason) for address, reason in refused.items()}
+    return NotRebound(*first, *more, reasons=reasons)
 
 
 def _problem(subject: str, reason: Hindrance) -> Problem:

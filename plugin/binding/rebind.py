@@ -179,7 +179,8 @@ def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float 
                 roots.state, boot, {**before, **{address: during[address] for address in stuck if address in during}}
             )
             subject, wrong, fix = failed.problem
-            raise NotRebound(subject, f"{wrong}, and {_outcome(stuck)}", fix, functions=[move.address]) from failed
+            reason = Problem(subject, f"{wrong}, and {_outcome(stuck)}", fix)
+            raise NotRebound(*reason, reasons={move.address: reason}) from failed
     ended = {move.address for move in plan.moves if move.former is None}
     write_former(roots.state, boot, {address: one for address, one in during.items() if address not in ended})
 

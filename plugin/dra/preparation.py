@@ -119,8 +119,6 @@ class Claims:
         async with self._alone():
             try:
                 return await self._prepare(claim, dict(self._checkpoint.read()), is_here=False)
-            except StillAtWork:
-                raise
             except NotRebound as error:
                 self._mark_unbound(claim, error)
                 raise
@@ -136,12 +134,13 @@ class Claims:
 
     def _mark_unbound(self, claim: DriverClaim, error: NotRebound) -> None:
         """Mark the devices of the claim that could not be bound."""
-        subject, wrong, fix = error.problem
         names = {result.device for result in claim.results}
+        until = asyncio.get_running_loop().time() + _STAYS_UNBOUND
         for device in self._watch.snapshot.inventory.published:
-            if device_name(device) in names and any(each.address in error.functions for each in device.functions):
-                until = asyncio.get_running_loop().time() + _STAYS_UNBOUND
-                self._unbound[device.id] = until, Hindrance(f"could not be bound to vfio: {subject} {wrong}", fix)
+            reasons = [error.reasons[each.address] for each in device.functions if each.address in error.reasons]
+            if device_name(device) in names and reasons:
+                subject, wrong, fix = reasons[0]
+                self._unbound[device.id] = until, Hindrance(f"could not be bound to vfio: {subject}: {wrong}", fix)
                 self.is_begun.set()
 
     async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from plugin.binding.former_drivers import locked, read_former, write_former
 from plugin.binding.moves import DriverBinding, Write
-from plugin.binding.plan import Plan
+from plugin.binding.plan import NotRebound, Plan
 from plugin.binding.rebind import sysfs_writer
 from program.child import Late
 from program.errors import Refusal
@@ -122,8 +122,10 @@ def test_a_driver_that_does_not_take_a_function_undoes_the_rest(node: Node) -> N
 @pytest.mark.parametrize("number", range(1, len(BOUND) + 1))
 def test_any_write_that_fails_is_named_and_everything_undone(node: Node, number: int) -> None:
     before = contents(node.sys)
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(NotRebound) as refused:
         node.carry_out(node.to_bind(GPU), Sysfs(node.sys, instead=refuses(number)))
+    (function,) = refused.value.reasons
+    assert str(function) in BOUND[number - 1]
     assert str(refused.value) == (
         f"{BOUND[number - 1]}: Input/output error, and everything is as it was before; "
         "the kernel's log says why (dmesg)"
