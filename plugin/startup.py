@@ -78,7 +78,12 @@ class ServeFlags:
         HTTPPort | None, Flag("Serve Prometheus metrics there, at /metrics.", metavar=METAVAR, parser=http_port)
     ] = None
     health: Annotated[
-        HTTPPort | None, Flag(f"Serve health there, for probes: {LIVE} and {READY}.", metavar=METAVAR, parser=http_port)
+        HTTPPort | None,
+        Flag(
+            f"Serve health there, for probes: {LIVE} and {READY}; / is the node's page.",
+            metavar=METAVAR,
+            parser=http_port,
+        ),
     ] = None
 
 

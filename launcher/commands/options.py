@@ -39,8 +39,9 @@ ClusterFile = Annotated[
         "--cluster",
         metavar="FILE",
         help="What `kubectl get nodes,pods -A -o json` prints, and where DRA gives the cards "
-        "`kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json`; as YAML too; - for "
-        "standard input. Or a directory with NODE.json of each node, as `gpu-plugin inventory --json` prints it.",
+        "`kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json`, and devicetaintrules if the "
+        "cluster has them; as YAML too; - for standard input. Or a directory with NODE.json of each node, as "
+        "`gpu-plugin inventory --json` prints it.",
     ),
 ]
 

@@ -24,7 +24,7 @@ _HUGE_PFNMAP = 2 * _MEBIBYTE
 _SINCE: Version = (6, 12, 0)
 
 _LAUNCHER = 80 * _MEBIBYTE  # supervisor and worker: 71 MB (PSS) beside an idle QEMU, when it was measured
-_PASST = 200 * _MEBIBYTE  # its tables for connections are 197 MiB (Debian 13's), of which an idle one has touched 31
+_PASST = 200 * _MEBIBYTE  # its tables for connections are 197 MiB (Debian 13's), of which an idle one has touched 17
 _VIRTIOFSD = 80 * _MEBIBYTE  # each; KubeVirt's limit of its container
 _QEMU = 50 * _MEBIBYTE
 _VCPU = 8 * _MEBIBYTE

@@ -42,7 +42,7 @@ class Write:
 @dataclass(frozen=True, slots=True)
 class Former:
     """What a function had before it was bound to vfio. Another card in the same slot has another PCI `id`. `settings`
-    are the lines of those of its files that are otherwise meanwhile, by name (`reset_method`)."""
+    are the former lines of files that bind changes, by name (`reset_method`)."""
 
     id: str
     driver: str | None
