@@ -190,7 +190,7 @@ def test_a_resource_that_is_lost_again_and_again_is_registered_ever_more_slowly(
 ) -> None:
     with serve(machine("two-rtx-3090"), kubelet.directory) as plugin:
         for _ in range(5):
-            kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH, seconds=5)
+            kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
             kubelet.endpoints[RTX_3090].channel.close()
             kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ())
         plugin.wait_for_line("the kubelet watches no more")
