@@ -94,6 +94,16 @@ def test_another_card_in_the_group_keeps_it_if_somebody_else_has_that(copied_mac
     assert found.problem.fix == "bind it to vfio-pci or to no driver: sudo gpu-plugin bind 0000:02:00.1"
 
 
+def test_bind_is_no_command_for_a_virtual_function_whose_card_is_on_vfio_itself(copied_machine: Machine) -> None:
+    sys, virtual = copied_machine("two-cards-nested-vfio"), "0000:02:00.1"
+    for number in (0, 1):
+        bind(sys, f"0000:02:00.{number}", "vfio-pci")
+    host = read_host(sys)
+    (found,) = in_sysfs(cards_of(host, virtual, gpus=False), host, sys, OWN_MACHINE)
+    assert found.problem.wrong.endswith("is a virtual function of 0000:02:00.0, which is on vfio-pci itself")
+    assert found.problem.fix == f"bind 0000:02:00.0 to its own driver{OWN_MACHINE.or_anew}"
+
+
 def test_without_an_iommu_no_guest_can_be_given_anything(machine: Machine) -> None:
     (found,) = seen(machine("rtx-2060-without-iommu"))
     assert found.problem.wrong.endswith("is in no IOMMU group: the IOMMU is off")
