@@ -50,7 +50,8 @@ def printed(manifest: str, flags: Sequence[str], given: bytes = b"") -> bytes:
 
 
 class Fit(NamedTuple):
-    """What `gpu-launcher fit` prints, or why it cannot; if no node takes the pod, why, and what to do."""
+    """What `gpu-launcher fit` prints but for its answer, or why it cannot; the answer: why no node takes the pod, and
+    what to do."""
 
     text: str
     answer: tuple[str, str] | None = None
@@ -75,10 +76,7 @@ def fit_of(kubectl: Kubectl, pod: ClusterObject) -> Fit:
     if not answer.out:
         return Fit(f"fit: {answer.words}")
     told = json.loads(answer.out)
-    if told["answer"] is None:
-        return Fit(told["text"])
-    wrong, fix = told["answer"]["wrong"], told["answer"]["fix"]
-    return Fit(told["text"].replace(f"{wrong}; {fix}\n", "", 1), (wrong, fix))
+    return Fit(told["text"], told["answer"] and (told["answer"]["wrong"], told["answer"]["fix"]))
 
 
 def map_of(kubectl: Kubectl) -> bytes:

@@ -7,7 +7,7 @@ The JSON's keys stay:
          "takes": [{"entry": "gpu 'gpu1'", "device": NAME, "pool": NAME, "address": ADDRESS or null, "product": TEXT or
                     null, "uuid": UUID or null}],
          "cards": [{"device": NAME, ..., "reason": TEXT or null}]}],
-     "text": what is printed without --json}
+     "text": what is printed without --json, but for the answer}
 """
 
 import json
@@ -234,7 +234,7 @@ def as_json(fit: Fit) -> str:
             }
             for placement in fit.placements
         ],
-        "text": as_text(fit),
+        "text": as_text(fit, with_answer=False),
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -249,13 +249,13 @@ def _described(device: PublishedDevice) -> dict[str, Any]:
     }
 
 
-def as_text(fit: Fit) -> str:
+def as_text(fit: Fit, *, with_answer: bool = True) -> str:
     """Return the nodes that fit, with what the VM would get there, then the others with all that speaks against each.
     Of many others come the nearest misses, and the number of nodes and cards for each reason."""
     fitting = fit.fitting
     others = sorted((each for each in fit.placements if not fitting or fit.obstacles[each.node]), key=fit.distance)
     lines = [_headline(fit, len(fitting))]
-    if fit.answer is not None and (fit.unknown or fit.states):
+    if with_answer and fit.answer is not None and (fit.unknown or fit.states):
         wrong, fix = fit.answer
         lines.append(f"{wrong}; {fix}")
     if fitting:
