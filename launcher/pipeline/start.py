@@ -18,8 +18,8 @@ from launcher.domain import domain_element, serialised
 from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout
-from launcher.guest_pci.bars import Hole, read_bars
 from launcher.guest_pci.bars import hole as hole_of
+from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import GuestCard, not_passed_on, whole_cards
 from launcher.machines import nearest
@@ -61,9 +61,7 @@ class Start:
     cards: tuple[GuestCard, ...]
     left_over: tuple[LeftOver, ...]
     facts: Facts
-    pinning: Pinning | None
     layout: Layout | None
-    hole: Hole | None
     network_cards: tuple[Attached, ...]
     xml: str | None
     newer: tuple[Newer, ...]
@@ -152,9 +150,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         cards=cards,
         left_over=left_over,
         facts=facts,
-        pinning=pinned,
         layout=layout,
-        hole=hole,
         network_cards=network_cards,
         xml=None if domain is None else serialised(domain),
         newer=() if domain is None else newer_elements(domain, (*NEWER, *NEWER_FOR_QEMU)),
