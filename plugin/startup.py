@@ -139,7 +139,7 @@ def start(flags: ServeFlags, reader: Reader) -> None:
             cdi=flags.cdi,
             registry=flags.plugins_registry or _PLUGINS_REGISTRY,
             kubeconfig=flags.kubeconfig,
-            boot=boot_id(flags.sysfs.absolute().parent / "proc"),
+            boot=boot_id(sources.roots.proc),
         )
         beside.append(partial(drive, settings=settings))
     serving = run(

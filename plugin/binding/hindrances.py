@@ -16,10 +16,8 @@ from plugin.cards.inventory import NOTHING, wanted_settings
 #: Why cards cannot be bound, by the first function of each.
 Reasons: TypeAlias = dict[PCIAddress, Hindrance]
 
-_AS_IT_IS = Config()
 
-
-def hindrance(survey: Survey, cards: Iterable[Card], config: Config = _AS_IT_IS) -> Hindrance | None:
+def hindrance(survey: Survey, cards: Iterable[Card], config: Config) -> Hindrance | None:
     """Return why these cards cannot be bound to vfio together now, as the config wants it; None if they can."""
     if survey.unseen is not None:
         wrong = f"who uses it cannot be seen: {survey.unseen.subject} {survey.unseen.wrong}"

@@ -91,13 +91,14 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     async def ask(read: Any, sys: Path, *arguments: Any, **named: Any) -> Any:
         return sysfs_child.ask(read, sys, *arguments, **named)[0]
 
+    places = Places(sys=sysfs, dev=dev, proc=proc, state=state or (STATE if is_this_node else _beside(sysfs)))
     looking = look_at_all(
-        Places(sys=sysfs, dev=dev, proc=proc, state=state or (STATE if is_this_node else _beside(sysfs))),
+        places,
         names,
         config_of(flags.config),
         ask,
         pods=lambda: _assignments(flags.pod_resources, is_this_node=is_this_node),
-        claims=lambda: _claimed(dra_state, proc or sysfs.absolute().parent / "proc"),
+        claims=lambda: _claimed(dra_state, places.roots.proc),
         fabric=is_this_node or state is not None,
     )
     return asyncio.run(looking)

@@ -140,21 +140,19 @@ async def look_at_all(
     snapshot = await look(places, names, config, ask)
     inventory = snapshot.inventory
 
-    async def with_users() -> Snapshot:
-        assignments = await pods()
-        return replace(snapshot, assignments=assignments, sees_pods=assignments is not None, claimed=claims())
-
     async def idle() -> tuple[PCIAddress, ...] | None:
-        now = await with_users()
-        return now.idle if now.knows_users else None
+        nonlocal snapshot
+        assignments = await pods()
+        snapshot = replace(snapshot, assignments=assignments, sees_pods=assignments is not None, claimed=claims())
+        return snapshot.idle if snapshot.knows_users else None
 
-    seen = await with_users()
+    fallen = await fallen_off_the_bus(ask, places.sys, idle)
     partitions = None
     if snapshot.fabric is not None and fabric:
         partitions = await _partitions(snapshot.fabric, places.state, inventory)
     return replace(
-        seen,
-        fallen=await fallen_off_the_bus(ask, places.sys, idle) if seen.knows_users else None,
+        snapshot,
+        fallen=fallen,
         partitions=partitions,
         closely=await ask(_closely, places.sys, places.proc, inventory, peers_of(snapshot.host, inventory)),
     )
