@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from pci.address import address_or_none
+from pci.address import PCIAddress, address_or_none
 from plugin.cards.inventory import Device, Inventory
 from program.errors import Refusal
 
@@ -57,12 +57,17 @@ def holders(inventory: Inventory, assignments: Iterable[Assignment]) -> Mapping[
             by_name[str(device.iommu_group)].append(device.id)
     by_device: dict[str, Assignment] = {}
     for assignment in sorted(assignments, key=lambda each: (each.pod, each.resource, each.device_id)):
-        name = address_or_none(assignment.device_id) or _uuid_or_none(assignment.device_id) or assignment.device_id
-        for device_id in by_name.get(name, ()):
+        for device_id in by_name.get(name_of(assignment.device_id), ()):
             # Of two assignments, the one that the kubelet does not count for this device is the trouble.
             if device_id not in by_device or by_device[device_id].is_of(inventory.by_id[device_id]):
                 by_device[device_id] = assignment
     return dict(sorted(by_device.items()))
+
+
+def name_of(device_id: str) -> PCIAddress | UUID | str:
+    """Return what an ID in the kubelet's list names: a function, a mediated device, or what only its plugin knows, for
+    instance the number of an IOMMU group."""
+    return address_or_none(device_id) or _uuid_or_none(device_id) or device_id
 
 
 def _uuid_or_none(text: str) -> UUID | None:

@@ -173,7 +173,7 @@ def _pods(socket: Path) -> Mapping[str, str]:
     from plugin.watch import podresources
 
     listed = asyncio.run(podresources.list_pods(socket, at_most=_KUBELET_WITHIN / 2))
-    return {one.device_id.lower(): f"pod {one.pod}" for one in listed.assignments}
+    return {one.device_id: f"pod {one.pod}" for one in listed.assignments}
 
 
 def _by_claims(directory: Path | None, boot: str) -> Mapping[str, str]:

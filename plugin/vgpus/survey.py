@@ -13,6 +13,7 @@ from pci.sysfs.vgpus import cut_card
 from pci.vgpus import CutCard
 from plugin.binding.processes import DeviceNumber, Processes
 from plugin.cards.config import Config
+from plugin.cards.holders import name_of
 from plugin.sysfs_child import read_or_refused
 from plugin.vgpus.made import Made, still_there, types_of
 from program.problem import Problem, listed
@@ -45,8 +46,7 @@ def look(
     every: bool = False,
 ) -> Survey:
     """Look at the cards of rules and those of which something is ours, or at every card that is or could be cut;
-    Refusal if that fails. `holders` are the pods and claims that have a device, by the device's
-    name in their list: an address, a UUID or the number of an IOMMU group."""
+    Refusal if that fails. `holders` are the pods and claims that have a device, by the device's ID in their list."""
     host = read_host(sys)
     made = still_there(host, made)
     with read_or_refused(sys):
@@ -59,7 +59,7 @@ def look(
             and (not every or card.places or (card.possible and is_gpu(function)))
         )
         opened = processes()
-        users = dict(_users(sys, cards, opened, holders))
+        users = dict(_users(sys, host, cards, opened, holders))
         drivers = frozenset(names(sys, _DRIVERS))
     types = types_of(host, made)
     return Survey(cards=cards, users=users, made=made, types=types, drivers=drivers, unseen=opened.unseen)
@@ -74,16 +74,21 @@ def _is_ours(host: Host, card: Function, made: Made) -> bool:
 
 
 def _users(
-    sys: Path, cards: Iterable[CutCard], processes: Processes, holders: Mapping[str, str]
+    sys: Path, host: Host, cards: Iterable[CutCard], processes: Processes, holders: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
+    holder_of = {str(name_of(device_id)): who for device_id, who in holders.items()}
+    # Who has any function of a group has all of them, as in plugin/cards/holders.
+    for function in host.functions.values():
+        if function.iommu_group is not None and (who := holder_of.get(str(function.address))) is not None:
+            holder_of.setdefault(str(function.iommu_group), who)
     for card in cards:
         things = [
             (str(one.address), f"{DEVICES}/{one.address}", one.iommu_group) for one in (card.function, *card.functions)
         ]
         things += [(str(mdev.uuid), f"{MDEVS}/{mdev.uuid}", mdev.iommu_group) for mdev in card.mdevs]
         for name, entry, group in things:
-            holder = holders.get(name) or (None if group is None else holders.get(str(group)))
-            openers = [who for number in _numbers(sys, entry, group) for who in processes.openers.get(number, ())]
+            holder = holder_of.get(name) or (None if group is None else holder_of.get(str(group)))
+            openers = [opener for number in _numbers(sys, entry, group) for opener in processes.openers.get(number, ())]
             if holder is not None or openers:
                 yield name, holder or listed(dict.fromkeys(openers), _NAMED)
 

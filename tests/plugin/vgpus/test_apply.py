@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pci.sysfs.functions import DEVICES
 from plugin.cards.config import Config
 from plugin.cards.vgpu_rules import Quota, VGPURule, When
 from program.problem import Problem
@@ -297,15 +298,21 @@ def test_functions_that_are_in_use_stay_and_their_user_is_named(node: Node) -> N
     assert node.count(XE) == 4
 
 
-@pytest.mark.parametrize("user", ["guest", "pod", "group"])
+@pytest.mark.parametrize("user", ["guest", "pod", "group", "peer"])
 def test_what_is_in_use_stays_whoever_says_so(node: Node, user: str) -> None:
     node.wants(HALVES)
     node.apply()
     first = CARD.function(1)
+    group = str(0x41 * 64 + 1)
     if user == "guest":
         node.guests[first] = "qemu-system-x86 (pid 812)"
     else:
-        node.pods[first if user == "pod" else str(0x41 * 64 + 1)] = "pod default/vm"
+        device_id = {"pod": first, "group": group, "peer": XE.address}[user]
+        node.pods[device_id] = "pod default/vm"
+    if user == "peer":
+        link = node.sys / DEVICES / XE.address / "iommu_group"
+        link.unlink()
+        link.symlink_to(f"../../../../kernel/iommu_groups/{group}")
     node.wants()
     (problem,) = node.apply()
     assert problem.subject == first
