@@ -28,7 +28,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Place(Generic[Leaf]):
+class PlacedNode(Generic[Leaf]):
     """A node, its box at x, y, what is written on the line to it, and the places of the nodes below it."""
 
     node: TreeNode[Leaf]
@@ -36,7 +36,7 @@ class Place(Generic[Leaf]):
     x: int
     y: int
     label: Line
-    below: tuple["Place[Leaf]", ...] = ()
+    below: tuple["PlacedNode[Leaf]", ...] = ()
 
     @property
     def right(self) -> int:
@@ -74,47 +74,47 @@ def placed(
     columns: Columns,
     box: Callable[[Leaf, int], Block],
     room: Callable[[Leaf], tuple[int, int]] = lambda _: (0, 0),
-) -> tuple[tuple[Place[Leaf], ...], int]:
+) -> tuple[tuple[PlacedNode[Leaf], ...], int]:
     """Return the nodes below each other, and their height.
 
     `box` returns the box of a leaf, at least so wide; `room` the space that it needs above and below.
     """
 
-    def down(nodes: Iterable[TreeNode[Leaf]], column: int, y: int) -> tuple[tuple[Place[Leaf], ...], int]:
-        found: list[Place[Leaf]] = []
+    def down(nodes: Iterable[TreeNode[Leaf]], column: int, y: int) -> tuple[tuple[PlacedNode[Leaf], ...], int]:
+        placed: list[PlacedNode[Leaf]] = []
         for node in nodes:
             label = _on_line(node, columns.marks)
             if isinstance(node, Twig):
                 left, right = columns.leaves
                 above, under = room(node.leaf)
-                place = Place(node, box(node.leaf, right - left), left, y + above, label)
+                place = PlacedNode(node, box(node.leaf, right - left), left, y + above, label)
                 y = place.y + place.block.height + GAP + under
             else:
                 below, bottom = down(node.below, column + 1, y)
                 left, right = columns.ports[column]
                 block = _port(node, columns.marks, right - left)
                 top = max(y, (below[0].middle + below[-1].middle - block.height) // 2)
-                place = Place(node, block, left, top, label, below)
+                place = PlacedNode(node, block, left, top, label, below)
                 y = max(bottom, top + block.height + GAP)
-            found.append(place)
-        return tuple(found), y
+            placed.append(place)
+        return tuple(placed), y
 
     places, bottom = down(nodes, 0, 0)
     return places, bottom - GAP
 
 
-def flipped(places: Iterable[Place[Leaf]], width: int) -> tuple[Place[Leaf], ...]:
+def flipped(places: Iterable[PlacedNode[Leaf]], width: int) -> tuple[PlacedNode[Leaf], ...]:
     """Mirror the tree horizontally within `width`, so that the leaves come first."""
     return tuple(replace(place, x=width - place.right, below=flipped(place.below, width)) for place in places)
 
 
-def every(places: Iterable[Place[Leaf]]) -> Iterator[Place[Leaf]]:
+def every(places: Iterable[PlacedNode[Leaf]]) -> Iterator[PlacedNode[Leaf]]:
     for place in places:
         yield place
         yield from every(place.below)
 
 
-def lines(places: Iterable[Place[Leaf]], x: int, y: int, *, edge: int = -PAD) -> Iterator[Element]:
+def lines(places: Iterable[PlacedNode[Leaf]], x: int, y: int, *, edge: int = -PAD) -> Iterator[Element]:
     """Yield a line to each place from its parent, with the switch's port on it; without a parent from the frame, whose
     edge is at `edge`."""
     for place in places:
@@ -124,7 +124,7 @@ def lines(places: Iterable[Place[Leaf]], x: int, y: int, *, edge: int = -PAD) ->
         yield from _lines_below(place, x, y)
 
 
-def _lines_below(parent: Place[Leaf], x: int, y: int) -> Iterator[Element]:
+def _lines_below(parent: PlacedNode[Leaf], x: int, y: int) -> Iterator[Element]:
     for place in parent.below:
         is_right = parent.x < place.x
         start = (x + (parent.right if is_right else parent.x), y + parent.middle)

@@ -145,6 +145,6 @@ def error_of(answer: KubectlAnswer, command: Sequence[str]) -> ProgramError:
     if lines and (ours := [line for line in lines if line.startswith(_OURS)]):
         kind = UserError if answer.code == UserError.exit_code else Refusal
         return kind.of([Problem("", line.removeprefix(_OURS), "") for line in ours])
-    said = " ".join(dict.fromkeys(lines)) or f"has ended with {answer.code}"
-    fix = next((fix for pattern, fix in _FIXES if re.search(pattern, said)), f"try {shlex.join(command)}")
-    return Refusal("kubectl", said, fix)
+    words = " ".join(dict.fromkeys(lines)) or f"has ended with {answer.code}"
+    fix = next((fix for pattern, fix in _FIXES if re.search(pattern, words)), f"try {shlex.join(command)}")
+    return Refusal("kubectl", words, fix)

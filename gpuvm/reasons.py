@@ -206,8 +206,8 @@ def answer(
     if of_nodes is not None:
         wrong, fix = of_nodes
         return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
-    for found in (_deleted, _ended, _unscheduled, _crashed, _not_started):
-        if (reason := found(pod, events, last_line)) is not None:
+    for reason_of in (_deleted, _ended, _unscheduled, _crashed, _not_started):
+        if (reason := reason_of(pod, events, last_line)) is not None:
             wrong, fix = reason
             return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
     if condition(pod, "Ready").get("status") == "True":
@@ -256,8 +256,8 @@ def _deleted(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str
     if "deletionTimestamp" not in pod["metadata"]:
         return None
     reason = str(condition(pod, "DisruptionTarget").get("reason", ""))
-    if found := _first(_ENDINGS, reason):
-        return found
+    if known := _first(_ENDINGS, reason):
+        return known
     seconds = pod["metadata"].get("deletionGracePeriodSeconds", 0)
     until = pod["metadata"]["deletionTimestamp"]
     return f"it was deleted, and the guest has until {until} to shut down ({seconds} s in all)", (
@@ -269,8 +269,8 @@ def _ended(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) 
     if not has_ended(pod):
         return None
     status = pod["status"]
-    if (reason := status.get("reason")) and (found := _first(_ENDINGS, reason)):
-        wrong, fix = found
+    if (reason := status.get("reason")) and (known := _first(_ENDINGS, reason)):
+        wrong, fix = known
         return f"{wrong}{_quoted(status.get('message'))}", fix
     terminated = status_of(pod).get("state", {}).get("terminated", {})
     if status["phase"] == "Succeeded":
@@ -309,15 +309,15 @@ def _of_claims(claims: Sequence[ClusterObject]) -> _Found:
     awaited: dict[str, object] = {}
     for claim in claims:
         status = claim.get("status", {})
-        told = {_device(each): each.get("conditions") or () for each in status.get("devices") or ()}
+        conditions = {_device(each): each.get("conditions") or () for each in status.get("devices") or ()}
         for result in (status.get("allocation") or {}).get("devices", {}).get("results", ()):
-            said = {each["type"]: each.get("message") for each in told.get(_device(result), ())}
-            true = {each["type"] for each in told.get(_device(result), ()) if each.get("status") == "True"}
+            messages = {each["type"]: each.get("message") for each in conditions.get(_device(result), ())}
+            true = {each["type"] for each in conditions.get(_device(result), ()) if each.get("status") == "True"}
             name = f"{result['device']} of {result['pool']}"
             if failures := true & {*(result.get("bindingFailureConditions") or ())}:
-                failed[name] = said[min(failures)]
+                failed[name] = messages[min(failures)]
             elif missing := {*(result.get("bindingConditions") or ())} - true:
-                awaited[name] = said.get(min(missing))
+                awaited[name] = messages.get(min(missing))
     if failed:
         wrong = f"{listed([*failed], _MOST_DEVICES)} cannot be made ready for it{_quoted(next(iter(failed.values())))}"
         return wrong, f"the scheduler looks for other cards, and the driver's log says more: {_LOG_OF_DRIVER}"
@@ -355,12 +355,12 @@ def _not_started(pod: ClusterObject, events: Sequence[ClusterObject], last_line:
     waiting = status_of(pod).get("state", {}).get("waiting", {})
     if not waiting and pod.get("status", {}).get("phase") != "Pending":
         return None
-    if found := _first(_KUBELET, f"{waiting.get('reason', '')} {waiting.get('message', '')}"):
-        wrong, fix = found
+    if known := _first(_KUBELET, f"{waiting.get('reason', '')} {waiting.get('message', '')}"):
+        wrong, fix = known
         return f"{wrong}{_quoted(waiting.get('message'))}", fix
     for event in reversed(warnings_of(events)):
-        if found := _first(_KUBELET, f"{event.get('message', '')} {event.get('reason', '')}"):
-            wrong, fix = found
+        if known := _first(_KUBELET, f"{event.get('message', '')} {event.get('reason', '')}"):
+            wrong, fix = known
             return f"{wrong}{_quoted(event.get('message'))}", fix
     return None
 

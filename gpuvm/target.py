@@ -21,15 +21,15 @@ class Target(NamedTuple):
 
 def target_of(words: Sequence[str]) -> Target:
     """Return what `NAME`, `vm NAME`, `vm/NAME` or `USER@vm/NAME/NAMESPACE` names. UserError for anything else."""
-    said = " ".join(words)
+    text = " ".join(words)
     if len(words) == 2 and _KINDS.fullmatch(words[0]):
         words = [f"{words[0]}/{words[1]}"]
     if len(words) != 1:
-        raise UserError(said or "VM", "is not one VM", _EXPECTED)
+        raise UserError(text or "VM", "is not one VM", _EXPECTED)
     user, at, place = words[0].rpartition("@")
     kind, *names = place.split("/") if "/" in place else ("vm", place)
     if not _KINDS.fullmatch(kind) or len(names) > 2 or (at and not user):
-        raise UserError(said, "names no VM", _EXPECTED)
+        raise UserError(text, "names no VM", _EXPECTED)
     if wrong := [name for name in names if not _NAME.fullmatch(name)]:
-        raise UserError(said, f"{wrong[0]!r} is no name in Kubernetes", _EXPECTED)
+        raise UserError(text, f"{wrong[0]!r} is no name in Kubernetes", _EXPECTED)
     return Target(names[0], names[1] if len(names) == 2 else None, user or None)

@@ -23,7 +23,7 @@ _SECONDS_SMALL, _SECONDS_HUGE = 0.27, 0.1
 MOST_COUNTED = 4
 
 
-class Allocation(NamedTuple):
+class MemoryAllocation(NamedTuple):
     """How `size` bytes are allocated: the size of the pages, the threads, and about how many `seconds` that takes."""
 
     size: int
@@ -44,7 +44,7 @@ def threads(guest: Guest, layout: Layout) -> int:
     return min(bound or guest.emulator_cpus or guest.vcpus, _MOST)
 
 
-def allocation(guest: Guest, layout: Layout, node: TransparentPages) -> Allocation | None:
+def allocation(guest: Guest, layout: Layout, node: TransparentPages) -> MemoryAllocation | None:
     """Return how long the memory takes on this node; None if nothing is pinned, or nobody knows its pages."""
     page = guest.page or _transparent(guest, node)
     if page is None or not _is_pinned(layout):
@@ -52,20 +52,20 @@ def allocation(guest: Guest, layout: Layout, node: TransparentPages) -> Allocati
     return _of(guest.memory, page, max(threads(guest, layout), 1))
 
 
-def in_huge_pages(found: Allocation) -> Allocation:
+def in_huge_pages(found: MemoryAllocation) -> MemoryAllocation:
     """Return the same in huge pages."""
     return _of(found.size, max(found.page, _HUGE), found.threads)
 
 
-def says(found: Allocation) -> str:
+def says(found: MemoryAllocation) -> str:
     """Return it in words: `128Gi in pages of 4Ki, by 8 threads`."""
     by = f"{found.threads} threads" if found.threads > 1 else "1 thread"
     return f"{written(found.size)} in pages of {written(found.page)}, by {by}"
 
 
-def _of(size: int, page: int, threads: int) -> Allocation:
+def _of(size: int, page: int, threads: int) -> MemoryAllocation:
     a_gib = _SECONDS_HUGE if page >= _HUGE else _SECONDS_SMALL
-    return Allocation(size, page, threads, size / _GIB * a_gib / min(threads, MOST_COUNTED))
+    return MemoryAllocation(size, page, threads, size / _GIB * a_gib / min(threads, MOST_COUNTED))
 
 
 def _is_pinned(layout: Layout) -> bool:

@@ -10,7 +10,7 @@ from itertools import permutations
 from textwrap import wrap
 from typing import NotRequired, TypedDict
 
-from launcher.allocation import Allocation, says
+from launcher.allocation import MemoryAllocation, says
 from launcher.claims import Claim, LeftOver, Request, VirtualFunctionOf
 from launcher.guest import VFIO
 from launcher.guest_pci.addresses import HostDev, Layout
@@ -89,7 +89,7 @@ class Backend(TypedDict):
     why: str
 
 
-class Memory(TypedDict):
+class ExplainedMemory(TypedDict):
     """How the guest's memory is allocated before its first instruction: its `bytes`, by pages of `page` bytes, by so
     many `threads`, and about how many `seconds` that takes on this node."""
 
@@ -109,7 +109,7 @@ class Explanation(TypedDict):
     distances: list[Between]
     partitions: list[Linked]
     leftOver: list[Left]
-    memory: Memory | None
+    memory: ExplainedMemory | None
 
 
 def explanation(
@@ -119,7 +119,7 @@ def explanation(
     left_over: tuple[LeftOver, ...],
     host: Host | None,
     partitions: Mapping[int, tuple[PCIAddress, ...]],
-    memory: Allocation | None = None,
+    memory: MemoryAllocation | None = None,
     *,
     by_iommufd: bool = False,
     is_confidential: bool = False,
@@ -180,7 +180,7 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
     for left in explanation["leftOver"]:
         lines += _wrapped("left over: ", f"{', '.join(left['devices'])} of {left['variable']}", columns)
     if (memory := explanation["memory"]) is not None:
-        takes = Allocation(memory["bytes"], memory["page"], memory["threads"], memory["seconds"])
+        takes = MemoryAllocation(memory["bytes"], memory["page"], memory["threads"], memory["seconds"])
         lines += _wrapped("memory: ", f"{says(takes)}, about {takes.seconds:.1f} s before the guest runs", columns)
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -294,8 +294,8 @@ def _distances(distances: list[Between], columns: int) -> list[str]:
     ]
     if not differing and all(each["host"] for each in distances):
         lines = ["In the guest the cards are as far apart as on the host."]
-    there = {each[side] for each in distances for side in ("hostWay", "guestWay")}
-    legend = "; ".join(f"{way} {words}" for way, words in WORDS.items() if way in there)
+    shown = {each[side] for each in distances for side in ("hostWay", "guestWay")}
+    legend = "; ".join(f"{way} {words}" for way, words in WORDS.items() if way in shown)
     return [
         *_matrix("HOST", names, host),
         "",

@@ -38,8 +38,8 @@ def nearest(machine: str, there: Collection[str] | None) -> str:
     wanted = _version(machine)
     if wanted is None:
         return _NEWEST[kind]
-    known = (found for found in there or () if found.startswith(kind))
-    versions = sorted(version for found in known if (version := _version(found)) is not None)
+    known = (name for name in there or () if name.startswith(kind))
+    versions = sorted(version for name in known if (version := _version(name)) is not None)
     if there is None:
         versions = [wanted]
     if not versions:

@@ -51,8 +51,8 @@ class _OfManifests(GenerateJsonSchema):
         choices = [choice for choice in value.get("anyOf", [value]) if choice != null]
         texts = [empty] if [choice.get("type") for choice in choices] == ["string"] else []
         default = schema.get("default")
-        told = {"default": default} if isinstance(default, str | int) and default != "" else {}
-        return {"anyOf": [*choices, null, *texts], **described, **told}
+        shown = {"default": default} if isinstance(default, str | int) and default != "" else {}
+        return {"anyOf": [*choices, null, *texts], **described, **shown}
 
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         """Describe an object within another, which is a function there (launcher.manifest.objects)."""

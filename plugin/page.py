@@ -6,13 +6,13 @@ Pure: from a snapshot to HTML. The page asks for itself again and again, and sho
 from drawing.boxes import Element, drawn
 from drawing.page import Page, element, page
 from plugin.cards.inventory import Device
-from plugin.node.snapshot import Snapshot, State
+from plugin.node.snapshot import DeviceState, Snapshot
 from plugin.picture import layout
 from plugin.picture.boxes import Style, title
 
 _SECONDS = 5  # between two questions for what is new
 
-_COLOURS = {state: Style[state.name].colours.edge for state in State}
+_COLOURS = {state: Style[state.name].colours.edge for state in DeviceState}
 _STYLE = """
 ul { list-style: none; margin: 0; padding: 0; display: grid; gap: .75rem;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); }
@@ -75,11 +75,11 @@ def node_page(snapshot: Snapshot, *, sees_node: bool = True) -> Page:
 
 def _warnings(snapshot: Snapshot, *, sees_node: bool) -> list[Element]:
     """Return what is not known now, a line each."""
-    told = [] if sees_node else ["The node cannot be looked at now: everything stands as it was seen last."]
+    sentences = [] if sees_node else ["The node cannot be looked at now: everything stands as it was seen last."]
     if snapshot.unknown:
-        told.append(f"Not known now: {', '.join(snapshot.unknown)}.")
-    told += [f"Not read: {each}" for each in snapshot.not_read]
-    return [element("p", text, class_="alarm") for text in told]
+        sentences.append(f"Not known now: {', '.join(snapshot.unknown)}.")
+    sentences += [f"Not read: {each}" for each in snapshot.not_read]
+    return [element("p", text, class_="alarm") for text in sentences]
 
 
 def _device(snapshot: Snapshot, device: Device) -> Element:

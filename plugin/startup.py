@@ -131,9 +131,9 @@ def start(flags: ServeFlags, reader: Reader) -> None:
     if flags.node_name is not None:
         # The client of the API server is a third of the plugin's memory.
         from plugin.dra.driver import drive
-        from plugin.dra.preparation import Settings
+        from plugin.dra.preparation import DriverSettings
 
-        settings = Settings(
+        settings = DriverSettings(
             node=flags.node_name,
             state=flags.dra_state,
             cdi=flags.cdi,

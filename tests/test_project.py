@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,30 @@ def test_no_module_has_more_than_450_lines() -> None:
     written = (path for folder in _PROGRAMS for path in (ROOT / folder).rglob("*.py") if "_pb2" not in path.name)
     lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in written}
     assert {path: count for path, count in lines.items() if count > 450} == {}
+
+
+#: Classes whose name another module has too: KubeVirt's names of fields, and what means the same on both sides.
+_SHARED_NAMES = {
+    "Action",  # what a command is asked to do
+    "Domain",  # KubeVirt's spec.domain, and libvirt's domain of the Python API
+    "Fit",  # what `gpu-launcher fit` prints, and what kubectl gpuvm reads
+    "Plan",  # docs/glossary.md: of bind, and of vgpus
+    "Probe",  # KubeVirt's spec.livenessProbe, and the kernel's probe of a new function
+    "Survey",  # docs/glossary.md: of bind, and of vgpus
+    "Unanswered",  # no answer of the API server, and of the Fabric Manager
+    "VM",  # of its launcher's pod, and of its launcher
+}
+
+
+def test_a_public_class_has_its_name_alone() -> None:
+    modules: dict[str, list[str]] = defaultdict(list)
+    for folder in _PROGRAMS:
+        for path in (ROOT / folder).rglob("*.py"):
+            if "_pb2" not in path.name:
+                for name in re.findall(r"^class ([A-Z]\w*)", path.read_text(), re.MULTILINE):
+                    modules[name].append(str(path.relative_to(ROOT)))
+    twice = {name: places for name, places in modules.items() if len(places) > 1}
+    assert twice.keys() == _SHARED_NAMES, twice
 
 
 def test_each_decision_has_its_number_and_a_status() -> None:

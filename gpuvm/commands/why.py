@@ -33,12 +33,12 @@ def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
     fit = fit_of(kubectl, subject) if found and is_for_nodes(subject) else Fit("")
     claims = _claims(kubectl, subject) if found else []
     reason = answer(subject, events, last_line, fit.answer, claims) if found else no_pod(subject, warnings_of(events))
-    told = [(str(event.get("reason")), str(event.get("message"))) for event in warnings_of(events)[-_MOST_EVENTS:]]
+    reasons = [(str(event.get("reason")), str(event.get("message"))) for event in warnings_of(events)[-_MOST_EVENTS:]]
     if output is not None:
-        parts = {**reason._asdict(), "events": [*map(": ".join, told)], "launcher": last_line, "fit": fit.text}
+        parts = {**reason._asdict(), "events": [*map(": ".join, reasons)], "launcher": last_line, "fit": fit.text}
         print_text(json.dumps(parts, indent=2) + "\n")
         return
-    print_text(_text(reason, told, last_line, fit.text))
+    print_text(_text(reason, reasons, last_line, fit.text))
 
 
 def _text(reason: Problem, events: list[tuple[str, str]], last_line: str, fit: str) -> str:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from launcher.checks.finding import error, warning
-from launcher.checks.place import POD, Place
+from launcher.checks.wording import POD, Wording
 from program.finding import Finding
 
 #: The errno of open(2); None if the file can be opened.
@@ -36,7 +36,7 @@ def because(outcome: int) -> str:
     return os.strerror(outcome)
 
 
-def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool, place: Place = POD) -> Finding | None:
+def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool, wording: Wording = POD) -> Finding | None:
     """Return what is wrong with `device`, /dev/kvm, by the outcome of opening it. QEMU's own CPU is some fifty times
     slower, so a guest gets it only if its manifest or a flag allows that.
     """
@@ -44,8 +44,8 @@ def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool, place: Place
         return None
     without = "the guest would have QEMU's own, slow CPU"
     if is_missing(outcome):
-        return error(device, f"is not there, and {without}", f"{place.kvm_missing}, {_ALLOW}")
+        return error(device, f"is not there, and {without}", f"{wording.kvm_missing}, {_ALLOW}")
     if emulation_allowed:
         says = f"cannot be opened: {because(outcome)}, and the guest has QEMU's own, slow CPU"
-        return warning(device, says, place.kvm_closed)
-    return error(device, f"cannot be opened: {because(outcome)}, and {without}", f"{place.kvm_closed}, {_ALLOW}")
+        return warning(device, says, wording.kvm_closed)
+    return error(device, f"cannot be opened: {because(outcome)}, and {without}", f"{wording.kvm_closed}, {_ALLOW}")

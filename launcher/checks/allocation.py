@@ -1,6 +1,6 @@
 """How long the guest's memory takes before its first instruction, and what would halve that."""
 
-from launcher.allocation import MOST_COUNTED, Allocation, in_huge_pages, says
+from launcher.allocation import MOST_COUNTED, MemoryAllocation, in_huge_pages, says
 from launcher.guest import Guest
 from program.finding import Finding
 from program.problem import Problem, Severity
@@ -8,7 +8,7 @@ from program.problem import Problem, Severity
 _WORTH_SAYING = 10.0  # seconds
 
 
-def slow_start(guest: Guest, found: Allocation) -> Finding | None:
+def slow_start(guest: Guest, found: MemoryAllocation) -> Finding | None:
     """Return a note if the memory alone takes longer than a start does otherwise."""
     if found.seconds < _WORTH_SAYING:
         return None
@@ -16,7 +16,7 @@ def slow_start(guest: Guest, found: Allocation) -> Finding | None:
     return Finding(Severity.NOTE, Problem("the guest's memory", wrong, _sooner(guest, found)))
 
 
-def _sooner(guest: Guest, found: Allocation) -> str:
+def _sooner(guest: Guest, found: MemoryAllocation) -> str:
     large = in_huge_pages(found)
     if large.page > found.page:
         setting = "advise > shmem_enabled" if guest.is_memfd else "madvise > enabled"

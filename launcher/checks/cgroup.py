@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checks.finding import error, warning
-from launcher.checks.place import POD, Place
+from launcher.checks.wording import POD, Wording
 from launcher.guest import Guest
 from launcher.hostdevs import GuestCard
 from launcher.quantity import written
@@ -111,16 +111,16 @@ def to_be_locked(guest: Guest, cards: Iterable[GuestCard]) -> int:
     return -(-guest.memory // _MIB) * _MIB + _RESERVE
 
 
-def memlock(needed: int, limit: int | None, place: Place = POD) -> Finding | None:
+def memlock(needed: int, limit: int | None, wording: Wording = POD) -> Finding | None:
     """Return an error if `limit` is too low: what a QEMU of this process may lock, in bytes, when it has been raised as
     far as possible. None means no limit."""
     if limit is None or limit >= needed:
         return None
     return error(
         "RLIMIT_MEMLOCK",
-        f"VFIO and SEV lock the guest's memory: {needed // _MIB} MiB with libvirt's reserve, and {place.user} may "
+        f"VFIO and SEV lock the guest's memory: {needed // _MIB} MiB with libvirt's reserve, and {wording.user} may "
         f"lock {limit // _MIB} MiB",
-        place.memlock,
+        wording.memlock,
     )
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from launcher.checks.access import Outcome, because, is_missing, opened
 from launcher.checks.finding import error, warning
-from launcher.checks.place import POD, Place
+from launcher.checks.wording import POD, Wording
 from launcher.claims import EntryKind
 from launcher.guest import TOPOLOGY
 from launcher.guest import VFIO as BY
@@ -59,15 +59,15 @@ def read_nodes(dev: Path, cards: Iterable[GuestCard], host: Host, *, by_iommufd:
     )
 
 
-def in_sysfs(cards: Iterable[GuestCard], host: Host, sys: Path, place: Place = POD) -> Iterator[Finding]:
+def in_sysfs(cards: Iterable[GuestCard], host: Host, sys: Path, wording: Wording = POD) -> Iterator[Finding]:
     """Yield the cards that are missing, that are not bound to VFIO as a whole, with their whole IOMMU group, or that
     are not what their entries ask for."""
     for card in cards:
-        finding = _in_sysfs(card, host, sys, place)
+        finding = _in_sysfs(card, host, sys, wording)
         if finding is not None:
             yield finding
         elif card.claim.device in (*card.functions, card.device):
-            yield from _strange(card, host, place)
+            yield from _strange(card, host, wording)
 
 
 def not_whole(cards: Iterable[GuestCard], host: Host | None) -> Iterator[Finding]:
@@ -96,22 +96,22 @@ def misplaced(layout: Layout) -> Iterator[Finding]:
 
 
 def in_the_container(
-    cards: Iterable[GuestCard], host: Host, nodes: OpenedNodes, *, guest_runs: bool, place: Place = POD
+    cards: Iterable[GuestCard], host: Host, nodes: OpenedNodes, *, guest_runs: bool, wording: Wording = POD
 ) -> Iterator[Finding]:
     """Yield the nodes that are missing or cannot be opened; if the `guest_runs`, it has its own groups open."""
     if _VFIO in nodes.opened and (outcome := nodes.opened[_VFIO]) is not None:
-        yield _without_vfio(outcome, nodes, place)
+        yield _without_vfio(outcome, nodes, wording)
     if (outcome := nodes.opened.get(_IOMMU)) is not None:
-        yield _without_iommu(outcome, place)
+        yield _without_iommu(outcome, wording)
     for card in cards:
         for name in _nodes_of(card, host, by_iommufd=nodes.by_iommufd):
             outcome = nodes.opened[name]
             if outcome is None or (outcome == errno.EBUSY and guest_runs):
                 continue
-            yield _without_node(card, name, outcome, nodes, place)
+            yield _without_node(card, name, outcome, nodes, wording)
 
 
-def _in_sysfs(card: GuestCard, host: Host, sys: Path, place: Place) -> Finding | None:
+def _in_sysfs(card: GuestCard, host: Host, sys: Path, wording: Wording) -> Finding | None:
     entry, device = card.claim.entry, card.device
     if isinstance(device, USBAddress):
         return None
@@ -119,7 +119,7 @@ def _in_sysfs(card: GuestCard, host: Host, sys: Path, place: Place) -> Finding |
         mdev = mediated(device, host)
         if mdev is None:
             return error(
-                entry, f"the mediated device {device} is not in {sys}", f"make it on the node again{place.or_anew}"
+                entry, f"the mediated device {device} is not in {sys}", f"make it on the node again{wording.or_anew}"
             )
         if mdev.iommu_group is None:
             return error(entry, f"the mediated device {device} is in no IOMMU group", "load vfio_mdev on the node")
@@ -129,18 +129,18 @@ def _in_sysfs(card: GuestCard, host: Host, sys: Path, place: Place) -> Finding |
             entry,
             str(card.missing),
             f"expected all functions of its card in {sys}: the device is gone, or the variable is another node's"
-            f"{place.or_anew}",
+            f"{wording.or_anew}",
         )
     functions = tuple(host.functions[address] for address in card.functions)
     lead = host.functions[device]
     if (hindrance := not_for_guests(host, lead, noiommu=False)) is not None:
-        return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{_fix(hindrance, place)}{place.or_anew}")
+        return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{_fix(hindrance, wording)}{wording.or_anew}")
     if (hindrance := not_viable(host, functions)) is not None:
-        return error(entry, f"{_what(lead)} {hindrance.wrong}", _fix(hindrance, place))
+        return error(entry, f"{_what(lead)} {hindrance.wrong}", _fix(hindrance, wording))
     return None
 
 
-def _strange(card: GuestCard, host: Host, place: Place) -> Iterator[Finding]:
+def _strange(card: GuestCard, host: Host, wording: Wording) -> Iterator[Finding]:
     """The device is not what its entry says: of another vendor, or no GPU."""
     claim, function = card.claim, function_of(card.claim.device, host)
     if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str) or function is None:
@@ -151,13 +151,14 @@ def _strange(card: GuestCard, host: Host, place: Place) -> Iterator[Finding]:
         yield error(
             claim.entry,
             f"asks for {claim.entry.wants}, and {_what(function)} is not of {prefix}",
-            f"expected a device of vendor {' or '.join(f'{vendor:04x}' for vendor in sorted(vendors))}{place.or_anew}",
+            f"expected a device of vendor {' or '.join(f'{vendor:04x}' for vendor in sorted(vendors))}"
+            f"{wording.or_anew}",
         )
     elif not any(is_gpu(host.functions[address]) for address in (*card.functions, function.address)):
         yield warning(
             claim.entry,
             f"{_what(function)} is no GPU",
-            f"list it under hostDevices, if it is what is meant{place.or_anew}",
+            f"list it under hostDevices, if it is what is meant{wording.or_anew}",
         )
 
 
@@ -178,63 +179,63 @@ def _nodes_of(card: GuestCard, host: Host, *, by_iommufd: bool) -> tuple[str, ..
     return () if group is None or group in host.noiommu else (f"vfio/{group}",)
 
 
-def _without_vfio(outcome: int, nodes: OpenedNodes, place: Place) -> Finding:
+def _without_vfio(outcome: int, nodes: OpenedNodes, wording: Wording) -> Finding:
     path = f"/dev/{_VFIO}"
     if not is_missing(outcome):
-        return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome, path, place))
+        return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome, path, wording))
     if nodes.has_functions:
         return error(
             path,
-            f"{place.absent}, which has VFIO's nodes by function alone (/dev/vfio/devices), and libvirt opens groups",
+            f"{wording.absent}, which has VFIO's nodes by function alone (/dev/vfio/devices), and libvirt opens groups",
             "expected a kernel with CONFIG_VFIO_GROUP and CONFIG_VFIO_CONTAINER, or CONFIG_IOMMUFD_VFIO_CONTAINER",
         )
-    return error(path, place.absent, place.no_vfio)
+    return error(path, wording.absent, wording.no_vfio)
 
 
-def _without_iommu(outcome: int, place: Place) -> Finding:
+def _without_iommu(outcome: int, wording: Wording) -> Finding:
     path = f"/dev/{_IOMMU}"
     if is_missing(outcome):
-        return error(path, place.absent, _WITH_IOMMUFD)
-    return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome, path, place))
+        return error(path, wording.absent, _WITH_IOMMUFD)
+    return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome, path, wording))
 
 
-def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes, place: Place) -> Finding:
+def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes, wording: Wording) -> Finding:
     entry, path = card.claim.entry, f"/dev/{name}"
     if isinstance(card.device, USBAddress):
-        says = place.absent if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
-        fix = f"plug the device in again{place.or_anew}" if is_missing(outcome) else _openable(outcome, path, place)
+        says = wording.absent if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
+        fix = f"plug the device in again{wording.or_anew}" if is_missing(outcome) else _openable(outcome, path, wording)
         return error(entry, f"{path}, the USB device {card.device}, {says}", fix)
     if name.startswith(_FUNCTIONS):
         if name != _FUNCTIONS and not is_missing(outcome):
-            return error(entry, f"{path} cannot be opened: {because(outcome)}", _openable(outcome, path, place))
-        return error(entry, f"{path}, for {card.device} by IOMMUFD, {place.absent}", _WITH_IOMMUFD)
+            return error(entry, f"{path} cannot be opened: {because(outcome)}", _openable(outcome, path, wording))
+        return error(entry, f"{path}, for {card.device} by IOMMUFD, {wording.absent}", _WITH_IOMMUFD)
     what = f"{path}, the IOMMU group of {card.device}"
     if outcome == errno.EBUSY:
         return error(
             entry,
             f"{what}, is in use: another process has it open",
-            place.in_use.format(path=path),
+            wording.in_use.format(path=path),
         )
     if not is_missing(outcome):
-        return error(entry, f"{what}, cannot be opened: {because(outcome)}", _openable(outcome, path, place))
-    if nodes.groups and place.stale:
-        there = ", ".join(nodes.groups)
+        return error(entry, f"{what}, cannot be opened: {because(outcome)}", _openable(outcome, path, wording))
+    if nodes.groups and wording.stale:
+        groups = ", ".join(nodes.groups)
         return error(
             entry,
-            f"{what}, is not in the container, which has those of the groups {there}: the address was another device's "
-            "when it was allocated",
-            place.stale,
+            f"{what}, is not in the container, which has those of the groups {groups}: the address was another "
+            "device's when it was allocated",
+            wording.stale,
         )
-    return error(entry, f"{what}, {place.absent}", place.no_node)
+    return error(entry, f"{what}, {wording.absent}", wording.no_node)
 
 
-def _fix(hindrance: Hindrance, place: Place) -> str:
-    by = "" if hindrance.to_bind is None else place.bind.format(address=hindrance.to_bind)
+def _fix(hindrance: Hindrance, wording: Wording) -> str:
+    by = "" if hindrance.to_bind is None else wording.bind.format(address=hindrance.to_bind)
     return f"{hindrance.fix}{by}"
 
 
-def _openable(outcome: int, path: str, place: Place) -> str:
-    return (place.no_access if outcome == errno.EACCES else place.not_allowed).format(path=path)
+def _openable(outcome: int, path: str, wording: Wording) -> str:
+    return (wording.no_access if outcome == errno.EACCES else wording.not_allowed).format(path=path)
 
 
 def _what(function: Function) -> str:

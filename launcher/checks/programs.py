@@ -51,9 +51,9 @@ def programs(wanted: Mapping[str, tuple[str, str]], missing: frozenset[str]) -> 
 
 def versions(elements: Iterable[Newer], libvirt: Version | None, qemu: Version | None) -> Iterator[Finding]:
     """Yield those of the domain's elements that are too new. A version is None if it is unknown."""
-    there = {"libvirt": libvirt, "QEMU": qemu}
+    installed = {"libvirt": libvirt, "QEMU": qemu}
     for newer in elements:
-        version = there[newer.program]
+        version = installed[newer.program]
         if version is not None and newer.since > version:
             yield Finding(Severity.ERROR, newer.problem(version))
 

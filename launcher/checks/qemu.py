@@ -18,7 +18,7 @@ _LONGEST = 300  # characters of what QEMU says
 _EMULATED = "max"  # which we write for what is not passed through, and libvirt lists for no hypervisor
 
 
-class Names(NamedTuple):
+class QEMUNames(NamedTuple):
     """The architecture as QEMU calls it, the machine, `kvm` or `qemu`, and the CPU model; None for one of the host's
     modes."""
 
@@ -28,16 +28,16 @@ class Names(NamedTuple):
     model: str | None
 
 
-def names_in(xml: str) -> Names:
+def names_in(xml: str) -> QEMUNames:
     """Read the names of a domain of ours."""
     tree = ElementTree.fromstring(xml)  # noqa: S314 it is ours
     kind = tree.find("os/type")
     assert kind is not None, "the template has it"
     model = tree.findtext("cpu/model")
-    return Names(kind.get("arch", ""), kind.get("machine", ""), tree.get("type", ""), model)
+    return QEMUNames(kind.get("arch", ""), kind.get("machine", ""), tree.get("type", ""), model)
 
 
-def unknown_model(names: Names, capabilities: str) -> Problem | None:
+def unknown_model(names: QEMUNames, capabilities: str) -> Problem | None:
     """Return what is wrong with a CPU model that is not among those of libvirt's domain capabilities, an XML text."""
     tree = ElementTree.fromstring(capabilities)  # noqa: S314 libvirt has made it
     known = [model.text or "" for model in tree.iterfind("cpu/mode[@name='custom']/model")]
@@ -50,7 +50,7 @@ def unknown_model(names: Names, capabilities: str) -> Problem | None:
     return Problem("spec.domain.cpu.model", f"{names.model} is no CPU model that libvirt and QEMU know here", fix)
 
 
-def broken_kvm(program: str, names: Names) -> Finding | None:
+def broken_kvm(program: str, names: QEMUNames) -> Finding | None:
     """Have QEMU make the guest's machine with a CPU, and run nothing in it: no other way tells whether KVM does what
     QEMU asks of it. Return None too if the program cannot be started."""
     machine = f"{names.machine},accel=kvm{',gic-version=host' * (names.architecture == 'aarch64')}"

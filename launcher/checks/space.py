@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checks.finding import warning
-from launcher.checks.place import POD, Place
-from launcher.storage.media import EmptyImage, Link, Need, Overlay
+from launcher.checks.wording import POD, Wording
+from launcher.storage.media import EmptyImage, Need, Overlay, Symlink
 from launcher.storage.qcow2 import MAGIC
 from program.finding import Finding
 
@@ -47,7 +47,7 @@ def read_rooms(needs: Iterable[Need]) -> tuple[Room, ...]:
     return tuple(Room(*places[device], tuple(growing)) for device, growing in files.items())
 
 
-def space(rooms: tuple[Room, ...], place: Place = POD) -> Iterator[Finding]:
+def space(rooms: tuple[Room, ...], wording: Wording = POD) -> Iterator[Finding]:
     """Yield a warning for each file system that may become full. It is no error: a guest may never fill its disks."""
     for room in rooms:
         needed = sum(growing.by for growing in room.growing)
@@ -56,14 +56,14 @@ def space(rooms: tuple[Room, ...], place: Place = POD) -> Iterator[Finding]:
             yield warning(
                 room.directory,
                 f"has {room.free // _MIB} MiB free, and what the guest writes to {files} may take {needed // _MIB} MiB",
-                place.room,
+                wording.room,
             )
 
 
 def _growing(needs: Iterable[Need]) -> Iterator[Growing]:
     targets: dict[Path, Path] = {}
     for need in needs:
-        if isinstance(need, Link):
+        if isinstance(need, Symlink):
             targets[need.path] = need.target
         elif isinstance(need, EmptyImage):
             yield Growing(need.path, need.size - _taken(need.path))

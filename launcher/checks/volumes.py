@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher import paths
 from launcher.checks.access import because, is_missing, opened
 from launcher.checks.finding import error, warning
-from launcher.checks.place import POD, Place
+from launcher.checks.wording import POD, Wording
 from launcher.devices.disks import lacks_direct_io
 from launcher.devices.sources import OVERLAID, brought_disk
 from launcher.facts import Facts
@@ -22,7 +22,7 @@ from program.errors import Refusal
 from program.finding import Finding
 
 
-def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], place: Place = POD) -> Iterator[Finding]:
+def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], wording: Wording = POD) -> Iterator[Finding]:
     """Yield disks of claims and of the node that are there and cannot be opened; disks that need the node's cache; and
     those kernels, ACPI tables and ROMs among the `needs` that are missing or cannot be read."""
     read_only = {disk.name for disk in spec.disks if disk.target.readonly}
@@ -37,7 +37,7 @@ def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], place: 
             outcome = opened(file, writing=not reads)
             if outcome is not None and not is_missing(outcome):
                 how = "read" if reads else "written"
-                fix = place.no_disk_access.format(path=path)
+                fix = wording.no_disk_access.format(path=path)
                 if volume.hostDisk is not None and facts.own is None:
                     fix = f"give it to the pod's user on the node: chown 107:107 {shlex.quote(volume.hostDisk.path)}"
                 yield error(f"the volume {volume.name!r}", f"{path} cannot be {how}: {because(outcome)}", fix)

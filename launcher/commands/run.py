@@ -18,7 +18,7 @@ from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.user import LIMITS, Handover, asked_for
-from launcher.runtime.vm import Identity
+from launcher.runtime.vm import VMIdentity
 from launcher.runtime.worker import TO_ITS_END
 from launcher.storage.needs import credentials_of, shares_of
 from pci.resource import FABRIC_MANAGER
@@ -86,7 +86,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:
     assert start.layout is not None, "nothing was refused"
     vmi, metadata = start.vmi, start.vmi.metadata
     return RunPlan(
-        identity=Identity(metadata.namespace, metadata.name, str(metadata.uid or "")),
+        identity=VMIdentity(metadata.namespace, metadata.name, str(metadata.uid or "")),
         domain=domain_name(metadata),
         xml=start.xml,
         numbers=start.layout.numbers(),

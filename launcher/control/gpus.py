@@ -109,10 +109,10 @@ def _link(speed: float | None, lanes: int | None) -> str:
 
 def _told(gpu: Any) -> str:
     """`driver 580.126.09, 34% busy, 10.2 of 79.6 GiB used, 41 °C`, as far as it is told."""
-    said = {field.name for field, _ in gpu.ListFields()}
-    words = [f"driver {gpu.driver_version}"] * ("driver_version" in said)
-    words += [f"{gpu.utilization}% busy"] * ("utilization" in said)
-    if {"memory_used", "memory_total"} <= said:
+    fields = {field.name for field, _ in gpu.ListFields()}
+    words = [f"driver {gpu.driver_version}"] * ("driver_version" in fields)
+    words += [f"{gpu.utilization}% busy"] * ("utilization" in fields)
+    if {"memory_used", "memory_total"} <= fields:
         words.append(f"{gpu.memory_used / (1 << 30):.1f} of {gpu.memory_total / (1 << 30):.1f} GiB used")
-    words += [f"{gpu.temperature} °C"] * ("temperature" in said)
+    words += [f"{gpu.temperature} °C"] * ("temperature" in fields)
     return ", ".join(words)

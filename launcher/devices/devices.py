@@ -13,7 +13,7 @@ from launcher.guest import Architecture, Guest
 from launcher.guest_pci.addresses import usb, with_seats
 from launcher.hostdevs import GuestCard
 from launcher.manifest.devices import Devices, Input
-from launcher.manifest.guest import IOThreads, iothreads_of
+from launcher.manifest.guest import DiskThreads, iothreads_of
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network.attachments import Attached, attached
 
@@ -33,7 +33,7 @@ class GuestDevices:
     for no ROM. `usb`: the host's USB devices. `has_usb`: whether anything is on USB and needs a controller."""
 
     disks: tuple[GuestDisk, ...]
-    iothreads: IOThreads
+    iothreads: DiskThreads
     inputs: tuple[GuestInput, ...]
     screen: Screen | None
     displays: Mapping[str, bool]

@@ -7,7 +7,7 @@ from itertools import count
 from launcher.devices.sources import DiskSource, source
 from launcher.facts import BlockSizes, Facts
 from launcher.manifest.disks import Bus, Cache, Disk
-from launcher.manifest.guest import IOThreads
+from launcher.manifest.guest import DiskThreads
 from launcher.manifest.spec import Metadata, Spec
 from program.errors import UserError
 
@@ -37,7 +37,7 @@ class GuestDisk:
         return device_name(_PREFIXES[self.bus], self.number)
 
 
-def guest_disks(spec: Spec, metadata: Metadata, threads: IOThreads, facts: Facts) -> Iterator[GuestDisk]:
+def guest_disks(spec: Spec, metadata: Metadata, threads: DiskThreads, facts: Facts) -> Iterator[GuestDisk]:
     """Yield the guest's disks, in the manifest's order; UserError if a disk asks for what its volume, by the facts, is
     not."""
     sources = {

@@ -128,14 +128,14 @@ def indexed(layout: Layout, root: Element, earlier: Mapping[str, Element]) -> La
 
 def other_bridges(root: Element) -> tuple[PCIBridge, ...]:
     """Return the PCI controllers of KubeVirt and libvirt except bus 0; one without an address is on bus 0."""
-    found = []
+    bridges = []
     for controller in devices_of(root).iterfind("controller[@type='pci']"):
         index, model = number(controller.get("index", "")), controller.get("model", "")
         if index and not alias_of(controller).startswith(_OURS):
             at = guest_address_of(controller) or PCIAddress(0, 0, 0, 0)
             known: Any = model
-            found.append(PCIBridge(model=known, index=index, address=at))
-    return tuple(sorted(found, key=lambda bridge: bridge.index))
+            bridges.append(PCIBridge(model=known, index=index, address=at))
+    return tuple(sorted(bridges, key=lambda bridge: bridge.index))
 
 
 def write_cells(root: Element, cells: tuple[Cell, ...]) -> None:
@@ -340,6 +340,6 @@ def _put(parent: Element, element: Element) -> None:
 
 
 def _one(element: Element, path: str) -> Element:
-    found = element.find(path)
-    assert found is not None, f"no {path} in {element.tag!r}"
-    return found
+    child = element.find(path)
+    assert child is not None, f"no {path} in {element.tag!r}"
+    return child

@@ -54,7 +54,7 @@ def _emulator_cpus(domain: Domain, others: int, *, can_be_two: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IOThreads:
+class DiskThreads:
     """`count` threads, numbered from 1; `pool` of them are a supplemental pool, all or none.
 
     `of_disks`: the threads of each disk that has any, by its name. One is <driver iothread="1"/>; more are a pool's,
@@ -68,7 +68,7 @@ class IOThreads:
     of_scsi_controller: tuple[int, ...]
 
 
-def iothreads_of(spec: Spec) -> IOThreads:
+def iothreads_of(spec: Spec) -> DiskThreads:
     """Return a guest's I/O threads, and which disks they serve.
 
     The rules are KubeVirt's (pkg/virt-launcher/virtwrap/converter/iothreads). A policy, or a disk that wants a thread
@@ -85,7 +85,7 @@ def iothreads_of(spec: Spec) -> IOThreads:
     virtio = [disk for disk, bus in zip(disks, buses, strict=True) if bus == "virtio"]
     in_pool = {disk.name: tuple(range(1, pool + 1)) for disk in virtio}
     serves_scsi = domain.ioThreadsPolicy is not None and "scsi" in buses
-    return IOThreads(
+    return DiskThreads(
         count=count,
         pool=pool,
         of_disks=in_pool if pool else _turns(virtio, shared) if count else {},

@@ -52,11 +52,11 @@ def identified(vm: JSONObject, known: Known, subject: str) -> JSONObject:
     name = known.name or metadata.get("name")
     if not name and known.suffix and isinstance(generated, str):
         name = generated + known.suffix
-    said = {"namespace": theirs or known.namespace, "name": name}
-    return {**vm, "metadata": {**metadata, **{key: value for key, value in said.items() if value}}}
+    values = {"namespace": theirs or known.namespace, "name": name}
+    return {**vm, "metadata": {**metadata, **{key: value for key, value in values.items() if value}}}
 
 
 def origins(known: Known) -> Mapping[tuple[str | int, ...], str]:
     """Return what an error calls the source of a value that is not the manifest's, by its path."""
-    said = {"namespace": (known.namespace, known.origin), "name": (known.name, NAME)}
-    return {("metadata", key): origin for key, (value, origin) in said.items() if value}
+    values = {"namespace": (known.namespace, known.origin), "name": (known.name, NAME)}
+    return {("metadata", key): origin for key, (value, origin) in values.items() if value}

@@ -48,7 +48,7 @@ class TypeObject(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Input:
+class ManifestFile:
     """A file's objects, in their order. `file` is what an error calls it, and `text` all that is in it.
 
     `others`: what is passed over. `block`: the claims among it that are block devices. `alone`:
@@ -76,7 +76,7 @@ class Input:
         return composed(self.text)
 
 
-def read_input(path: Path) -> Input:
+def read_input(path: Path) -> ManifestFile:
     """Read the objects of a file, or of standard input for `-`.
 
     UserError for a file that cannot be read or holds more than any VM does, and as for input_in.
@@ -85,7 +85,7 @@ def read_input(path: Path) -> Input:
     return input_in(read_input_bytes(path, _LARGEST, expected), input_name(path))
 
 
-def input_in(content: bytes, file: str) -> Input:
+def input_in(content: bytes, file: str) -> ManifestFile:
     """Return the objects in the content of a file; UserError for one that is not YAML, or has something else in it than
     objects."""
     try:
@@ -108,7 +108,7 @@ def input_in(content: bytes, file: str) -> Input:
     vms = _vms(objects)
     types = [item for item in objects if item.get("kind") in TYPE_KINDS and _group(item) in (None, _TYPES_GROUP)]
     ours = {id(item) for item in (*vms, *types)}
-    return Input(
+    return ManifestFile(
         file=file,
         text=text,
         vms=vms,
@@ -120,12 +120,12 @@ def input_in(content: bytes, file: str) -> Input:
     )
 
 
-def read_vms(path: Path) -> Input:
+def read_vms(path: Path) -> ManifestFile:
     """Read an input as read_input does; UserError also as for having_vms."""
     return having_vms(read_input(path))
 
 
-def having_vms(given: Input) -> Input:
+def having_vms(given: ManifestFile) -> ManifestFile:
     """Return the input; UserError for one without a VM, which says what it has instead."""
     if given.vms:
         return given
@@ -162,10 +162,10 @@ def _vms(objects: list[JSONObject]) -> tuple[JSONObject, ...]:
 
     One of another API group is one only where there is no other: its group may be misspelt.
     """
-    vms = [found for found in objects if found.get("kind") in VM_KINDS]
-    ours = [found for found in vms if _group(found) in (None, *_VM_GROUPS)] or vms
-    makers = [names_of(found) for found in ours if found["kind"] == VM_KINDS[0]]
-    return tuple(found for found in ours if found["kind"] != VM_KINDS[1] or names_of(found) not in makers)
+    vms = [item for item in objects if item.get("kind") in VM_KINDS]
+    ours = [item for item in vms if _group(item) in (None, *_VM_GROUPS)] or vms
+    makers = [names_of(item) for item in ours if item["kind"] == VM_KINDS[0]]
+    return tuple(item for item in ours if item["kind"] != VM_KINDS[1] or names_of(item) not in makers)
 
 
 def _block_claim(item: JSONObject) -> str | None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from launcher.manifest import inputs
 from launcher.manifest.identity import Known, identified, origins
-from launcher.manifest.inputs import Input
+from launcher.manifest.inputs import ManifestFile
 from launcher.manifest.objects import Below, Model, Object, Several, dotted, object_in
 from launcher.manifest.quotation import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance, VirtualMachineSpec
@@ -35,10 +35,10 @@ Origins = Mapping[tuple[str | int, ...], str]
 _NOTHING = Known()
 
 
-class Source(NamedTuple):
+class ObjectSource(NamedTuple):
     """An object of an input, and what stands before its paths in an error."""
 
-    given: Input
+    given: ManifestFile
     item: JSONObject
     subject: str
 
@@ -66,7 +66,7 @@ class Given(NamedTuple):
     block: frozenset[str]
     notes: tuple[str, ...]
     many: "Many | None" = None
-    source: Source | None = None
+    source: ObjectSource | None = None
 
     @property
     def instance(self) -> VirtualMachineInstance:
@@ -119,13 +119,13 @@ def reread(given: Given, documents: Sequence[JSONObject]) -> Given:
     """Return the VM as its changed documents say it, which are in the order of `given.documents`."""
     vm, *types = documents
     file = "the manifest"
-    changed = Input(file=file, text="", vms=(vm,), types=tuple(inputs.TypeObject(each, file) for each in types))
+    changed = ManifestFile(file=file, text="", vms=(vm,), types=tuple(inputs.TypeObject(each, file) for each in types))
     known = Known(given.namespace, given.manifest.metadata.name)
     read = _read_vm(changed, vm, {}, f"{file}: ", (), known)
     return read._replace(block=given.block, notes=given.notes, many=given.many)
 
 
-def _picked(given: Input, name: str | None) -> Sequence[JSONObject]:
+def _picked(given: ManifestFile, name: str | None) -> Sequence[JSONObject]:
     """Return the VM of this name alone, or the only one."""
     vms = [vm for vm in given.vms if name in (None, inputs.names_of(vm)[1], _name(vm))]
     if len(vms) == 1:
@@ -141,7 +141,7 @@ def _name(vm: JSONObject) -> str:
     return (f"{namespace}/{name}" if namespace else str(name))[:_LONGEST]
 
 
-def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known) -> tuple[Given, ...]:
+def _read(given: ManifestFile, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known) -> tuple[Given, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
     others = listed(map(inputs.called, given.others))
     of_input = (f"{given.file}: passed over, as they are no VMs: {others}",) if others else ()
@@ -150,7 +150,7 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], kn
     for vm in vms:
         subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
         of_vm = () if manifests else of_input
-        source = Source(given, vm, subject)
+        source = ObjectSource(given, vm, subject)
         try:
             manifests.append(_read_vm(given, vm, read, subject, of_vm, known)._replace(source=source))
         except UserError as error:
@@ -164,9 +164,9 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], kn
     return tuple(manifests)
 
 
-def _located(error: UserError, vm: Source, types: Iterable[Input]) -> UserError:
+def _located(error: UserError, vm: ObjectSource, types: Iterable[ManifestFile]) -> UserError:
     """Return the error with the lines of the VM's fields, and of its instance type's and preference's."""
-    sources = [Source(given, item.value, item.subject) for given in (vm.given, *types) for item in given.types]
+    sources = [ObjectSource(given, item.value, item.subject) for given in (vm.given, *types) for item in given.types]
     return error.changed(
         lambda problem: next(
             (each.located(problem) for each in (*sources, vm) if problem.subject.startswith(each.subject)), problem
@@ -175,7 +175,12 @@ def _located(error: UserError, vm: Source, types: Iterable[Input]) -> UserError:
 
 
 def _read_vm(
-    given: Input, vm: JSONObject, types: Mapping[str, Input], subject: str, notes: tuple[str, ...], known: Known
+    given: ManifestFile,
+    vm: JSONObject,
+    types: Mapping[str, ManifestFile],
+    subject: str,
+    notes: tuple[str, ...],
+    known: Known,
 ) -> Given:
     many = None
     if vm["kind"] not in _KINDS:

@@ -303,9 +303,9 @@ def check_volumes(volumes: tuple[Volume, ...]) -> None:
     """Raise Nonsense for two volumes of one name, or of kinds of which a guest has one."""
     refuse_twice([(path, volume.name) for path, volume in placed("volumes", volumes)], "rename one, and its disk")
     for kinds, what in _ONCE.items():
-        found = [(path, volume.name) for path, volume in placed("volumes", volumes) if volume.kind in kinds]
-        if len(found) > 1:
-            (_, first), (path, second), *_ = found
+        same = [(path, volume.name) for path, volume in placed("volumes", volumes) if volume.kind in kinds]
+        if len(same) > 1:
+            (_, first), (path, second), *_ = same
             raise Below(path, f"the volumes {first!r} and {second!r} are both {what}", "expected one at most")
 
 

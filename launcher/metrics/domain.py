@@ -6,7 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from launcher.runtime import guest, operations
-from launcher.runtime.hostdevs import HostDevice, hostdevs_in
+from launcher.runtime.hostdevs import Hostdev, hostdevs_in
 from launcher.runtime.operations import VMState
 from pci.address import PCIAddress, address_or_none
 
@@ -14,7 +14,7 @@ _OURS = "ua-"  # the beginning of a name of the manifest's, as libvirt has it
 
 
 @dataclass(frozen=True)
-class Domain:
+class DomainSample:
     """`statistics`: libvirt's own, by their names (guest.statistics). `agent`: whether the guest's agent is connected,
     None without a channel for one."""
 
@@ -24,12 +24,12 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Names:
+class DomainNames:
     """The manifest's names of disks and network cards by libvirt's (`target`), and the host's devices
     that the guest has."""
 
     targets: Mapping[str, str]
-    devices: tuple[HostDevice, ...]
+    devices: tuple[Hostdev, ...]
 
     @property
     def functions(self) -> tuple[PCIAddress, ...]:
@@ -38,16 +38,16 @@ class Names:
         return tuple(sorted(host for host in hosts if host is not None))
 
 
-def asked(domain: Any) -> Domain:
+def asked(domain: Any) -> DomainSample:
     """Ask libvirt, which may answer late or never; Refusal for what it refuses."""
-    return Domain(operations.state(domain), guest.statistics(domain), operations.has_agent(domain))
+    return DomainSample(operations.state(domain), guest.statistics(domain), operations.has_agent(domain))
 
 
-def names_in(xml: str, numbers: Mapping[int, int]) -> Names:
+def names_in(xml: str, numbers: Mapping[int, int]) -> DomainNames:
     """Return the names in a domain of ours; `numbers` as of hostdevs_in()."""
     tree, targets = ElementTree.fromstring(xml), dict[str, str]()  # noqa: S314 it is ours
     for element in (*tree.iterfind("devices/disk"), *tree.iterfind("devices/interface")):
         target, alias = element.find("target"), element.find("alias")
         if target is not None and alias is not None:
             targets[target.get("dev", "")] = alias.get("name", "").removeprefix(_OURS)
-    return Names(targets, hostdevs_in(tree, numbers))
+    return DomainNames(targets, hostdevs_in(tree, numbers))

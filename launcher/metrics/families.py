@@ -5,9 +5,9 @@ from importlib.metadata import version
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from launcher.metrics.domain import Domain, Names
-from launcher.metrics.gpus import Answer
-from launcher.metrics.pod import Pod
+from launcher.metrics.domain import DomainNames, DomainSample
+from launcher.metrics.gpus import GuestAnswer
+from launcher.metrics.pod import PodSample
 from launcher.metrics.text import Family, Sample
 from launcher.runtime.nvidia_smi import Told
 from launcher.runtime.vm import Phase
@@ -56,7 +56,9 @@ _GPU: tuple[tuple[str, str, Callable[[Told], float | None]], ...] = (
 )
 
 
-def families(phase: Phase, domain: Domain | None, pod: Pod, names: Names, gpus: Answer | None) -> Iterator[Family]:
+def families(
+    phase: Phase, domain: DomainSample | None, pod: PodSample, names: DomainNames, gpus: GuestAnswer | None
+) -> Iterator[Family]:
     """Yield the metrics. `domain` is None if libvirt is not asked yet, or does not answer; `gpus` is what the guest has
     told of its GPUs, None if it is not asked yet, or must not be."""
     yield _gauge("build_info", "1, with the version of gpu-launcher.", Sample(1, {"version": version("gpu-launcher")}))
@@ -85,7 +87,7 @@ def families(phase: Phase, domain: Domain | None, pod: Pod, names: Names, gpus: 
         yield from _of_gpus(gpus, names)
 
 
-def _of_domain(domain: Domain, names: Names) -> Iterator[Family]:
+def _of_domain(domain: DomainSample, names: DomainNames) -> Iterator[Family]:
     numbers = domain.statistics
     if domain.agent is not None:
         yield _gauge("guest_agent_connected", "1 while the guest's agent has its channel open.", domain.agent)
@@ -100,7 +102,7 @@ def _of_domain(domain: Domain, names: Names) -> Iterator[Family]:
             yield _counter(each.name, each.what, *_samples(numbers, group, label, each, names))
 
 
-def _of_gpus(answer: Answer, names: Names) -> Iterator[Family]:
+def _of_gpus(answer: GuestAnswer, names: DomainNames) -> Iterator[Family]:
     """Yield the GPUs' metrics, of the VM's own cards alone."""
     yield _gauge(
         "guest_tells_gpus", "1 if the guest has answered the last question for its GPUs.", answer.told is not None
@@ -109,19 +111,21 @@ def _of_gpus(answer: Answer, names: Names) -> Iterator[Family]:
         return
     what = "When the guest has told of its GPUs, in seconds since 1970."
     yield _gauge("guest_gpus_timestamp_seconds", what, Sample(answer.time))
-    found = [
+    gpus = [
         ({"gpu": device.name, "device": device.host}, answer.told[device.guest])
         for device in names.devices
         if device.alias and isinstance(device.guest, PCIAddress) and device.guest in answer.told
     ]
-    versions = (Sample(1, {**labels, "driver_version": gpu.driver_version}) for labels, gpu in found)
+    versions = (Sample(1, {**labels, "driver_version": gpu.driver_version}) for labels, gpu in gpus)
     yield _gauge("guest_gpu_info", "1, with the version of the driver in the guest.", *versions)
     for name, what, value in _GPU:
-        samples = (Sample(number, labels) for labels, gpu in found if (number := value(gpu)) is not None)
+        samples = (Sample(number, labels) for labels, gpu in gpus if (number := value(gpu)) is not None)
         yield _gauge(f"guest_gpu_{name}", f"{what}, as the guest tells.", *samples)
 
 
-def _samples(numbers: Mapping[str, Any], group: str, label: str, counter: _Counter, names: Names) -> Iterator[Sample]:
+def _samples(
+    numbers: Mapping[str, Any], group: str, label: str, counter: _Counter, names: DomainNames
+) -> Iterator[Sample]:
     for index in range(numbers.get(f"{group}.count", 0)):
         target, number = (numbers.get(f"{group}.{index}.{key}") for key in ("name", counter.statistic))
         if target is not None and number is not None:

@@ -23,7 +23,7 @@ _VERSIONS = 16  # of the driver in a guest's life: each is a series of its own i
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GuestAnswer:
     """What the guest has `told` of its GPUs, by their addresses there, at `time`, in seconds since 1970; None if it
     has refused, or was silent."""
 
@@ -40,7 +40,7 @@ class Questions:
         self._thread: threading.Thread | None = None
         self._left: int | None = None  # the process in the guest that has not ended in time
         self._versions: frozenset[str] = frozenset()
-        self.answer: Answer | None = None
+        self.answer: GuestAnswer | None = None
 
     def begin(self) -> None:
         """Begin a question, unless one is open or the last is too young. It does not wait."""
@@ -53,7 +53,7 @@ class Questions:
         try:
             self._thread.start()
         except RuntimeError:  # there can be no more threads
-            self._thread, self.answer = None, Answer(time.time(), None)
+            self._thread, self.answer = None, GuestAnswer(time.time(), None)
 
     def _question(self) -> None:
         told = None
@@ -63,7 +63,7 @@ class Questions:
                 self._versions |= {gpu.driver_version for gpu in told.values()}
         except Refusal:  # `ctl guest gpus` says it
             self._left = None  # an agent that was started again does not know that process
-        self.answer = Answer(time.time(), told if len(self._versions) <= _VERSIONS else None)
+        self.answer = GuestAnswer(time.time(), told if len(self._versions) <= _VERSIONS else None)
 
     def _ended(self) -> Ended | None:
         """Run nvidia-smi in the guest to its end; None if it, or the one before it, takes longer."""

@@ -21,7 +21,7 @@ _MEMORY = ("fs/cgroup/memory.current", "fs/cgroup/memory/memory.usage_in_bytes")
 
 
 @dataclass(frozen=True)
-class Pod:
+class PodSample:
     """`resident`: bytes in memory of each of the launcher's processes. `container`: bytes that count for its limit,
     None outside of one. `errors`: by function, without those that have no AER."""
 
@@ -30,13 +30,13 @@ class Pod:
     errors: Mapping[PCIAddress, Errors]
 
 
-def seen(sys: Path, proc: Path, functions: Iterable[PCIAddress]) -> Pod:
+def seen(sys: Path, proc: Path, functions: Iterable[PCIAddress]) -> PodSample:
     """Read what the kernel tells now."""
     processes = {"worker": os.getpid(), "supervisor": os.getppid()}
     resident = {name: size for name, pid in processes.items() if (size := _resident(proc, pid)) is not None}
     used = [size for path in _MEMORY if (size := _number(sys, path)) is not None]
     errors = {function: found for function in functions if (found := _errors(sys, function)) is not None}
-    return Pod(resident, next(iter(used), None), errors)
+    return PodSample(resident, next(iter(used), None), errors)
 
 
 def _errors(sys: Path, function: PCIAddress) -> Errors | None:

@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.metrics.domain import Domain, asked, names_in
+from launcher.metrics.domain import DomainSample, asked, names_in
 from launcher.metrics.families import families
 from launcher.metrics.gpus import Questions
 from launcher.metrics.pod import seen
@@ -40,7 +40,7 @@ class _Page:
         self._guest = Questions(lambda text: guest.ask_agent(vm.domain(), text, _AGENT))
         self._clock = asyncio.get_running_loop().time
         self._made, self._since = asyncio.create_task(self._make()), self._clock()
-        self._asked: asyncio.Future[Domain | None] | None = None
+        self._asked: asyncio.Future[DomainSample | None] | None = None
 
     async def answer(self) -> Answer:
         if self._made.done() and self._clock() - self._since > _SCRAPES_APART:
@@ -56,7 +56,7 @@ class _Page:
         pod = seen(self._sys, self._proc, self._names.functions)
         return text_of(families(phase, domain, pod, self._names, self._guest.answer)).encode()
 
-    async def _domain(self) -> Domain | None:
+    async def _domain(self) -> DomainSample | None:
         """Return what libvirt tells; None if it does not in time. The next call waits for the same answer then."""
         if self._asked is None:
             self._asked = _in_a_thread(self._vm)
@@ -67,10 +67,10 @@ class _Page:
         return told
 
 
-def _in_a_thread(vm: VM) -> asyncio.Future[Domain | None]:
+def _in_a_thread(vm: VM) -> asyncio.Future[DomainSample | None]:
     """Ask libvirt in a daemon, which keeps no process from ending. None if it refuses, or there can be no thread."""
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Domain | None] = loop.create_future()
+    answer: asyncio.Future[DomainSample | None] = loop.create_future()
 
     def ask() -> None:
         told = None

@@ -13,10 +13,10 @@ from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
 from launcher.checks.firmware import firmware, read_images
 from launcher.checks.hugepages import hugepages, read_pools
 from launcher.checks.network import ports, privileged
-from launcher.checks.place import OWN_MACHINE, POD, Place
 from launcher.checks.programs import machines_of, missing_programs, programs, programs_of
 from launcher.checks.space import read_rooms, space
 from launcher.checks.volumes import volumes
+from launcher.checks.wording import OWN_MACHINE, POD, Wording
 from launcher.cpus.host import cpuset_of_pod
 from launcher.facts import Facts, OwnMachine, PodInterface
 from launcher.guest import Guest
@@ -54,7 +54,7 @@ class Here:
     own: OwnMachine | None = None
 
     @property
-    def place(self) -> Place:
+    def wording(self) -> Wording:
         return POD if self.own is None else OWN_MACHINE
 
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
@@ -71,7 +71,7 @@ class Here:
             return facts, findings
         device = self.dev / "kvm"
         outcome = opened(device)
-        finding = kvm(device, outcome, emulation_allowed=guest.allows_emulation, place=self.place)
+        finding = kvm(device, outcome, emulation_allowed=guest.allows_emulation, wording=self.wording)
         return replace(facts, kvm=outcome is None), findings if finding is None else (*findings, finding)
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
@@ -93,7 +93,7 @@ class Here:
         Raise this process's memlock limit to what has to be locked: that tells whether it can be.
         """
         findings = (
-            [*in_sysfs(start.cards, start.host, _sysfs_of(start.pod), self.place)] if start.host is not None else []
+            [*in_sysfs(start.cards, start.host, _sysfs_of(start.pod), self.wording)] if start.host is not None else []
         )
         # Another machine's QEMU, and the test driver, see no disk of this one.
         made = needs_of(start.vmi, start.facts, self.root) if has_qemu_here(self.uri) else Needs((), ())
@@ -115,7 +115,7 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     if here.dev is not None and start.host is not None:
         by_iommufd = start.vmi.metadata.annotations.by_iommufd
         nodes = read_nodes(here.dev, start.cards, start.host, by_iommufd=by_iommufd)
-        yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs, place=here.place)
+        yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs, wording=here.wording)
     limits = read_limits(sysfs, _text(here.proc, "self/cgroup"))
     # The image's QEMU aligns BARs as this takes it.
     bars = mapped_bars(
@@ -128,7 +128,7 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     )
     for finding in (
         None if takes is None else slow_start(guest, takes),
-        None if here.guest_runs else memlock(start.locked, let_lock(start.locked), here.place),
+        None if here.guest_runs else memlock(start.locked, let_lock(start.locked), here.wording),
         memory(guest, limits.memory, beside, is_pinned=start.locked > 0),
         cpus(guest, limits.cpus),
         ports(start.network_cards, _text(here.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
@@ -144,8 +144,8 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     yield from firmware(guest, read_images(here.root))
     called = programs_of(spec, guest)
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
-    yield from volumes(spec, start.facts, here.root, start.needs, here.place)
-    yield from space(read_rooms(start.needs), here.place)
+    yield from volumes(spec, start.facts, here.root, start.needs, here.wording)
+    yield from space(read_rooms(start.needs), here.wording)
 
 
 def _text(directory: Path | None, path: str) -> str:

@@ -177,11 +177,11 @@ def waits_for(vm: str, pod: Mapping[str, Any], node_devices: str) -> str | None:
     asked = [(resource, number) for resource, number in limits.items() if "/" in resource]
     if not asked:
         return None
-    said = ", ".join(
+    resources = ", ".join(
         f"{'' if number == '1' else f'{number} of '}{resource} ({_who(resource, node_devices)})"
         for resource, number in asked
     )
-    return f"{vm}: is Pending until a node offers {said}"
+    return f"{vm}: is Pending until a node offers {resources}"
 
 
 def for_containers(vm: str, pod: Mapping[str, Any]) -> tuple[Problem, ...]:

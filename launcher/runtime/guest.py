@@ -21,7 +21,7 @@ from launcher.checks.qemu import names_in, unknown_model
 from launcher.machines import missing
 from launcher.runtime.embedded import prepared
 from launcher.runtime.events import Changed, Ending, NotStarted, Started
-from launcher.runtime.hostdevs import HostDevice, hostdevs_in
+from launcher.runtime.hostdevs import Hostdev, hostdevs_in
 from launcher.runtime.iommufd import IOMMUFD
 from launcher.runtime.vm import VM, having_threads
 from launcher.versions import Version, newer_elements, numbered, refuse_newer, shown
@@ -331,7 +331,7 @@ def _agent_asked(what: str = "") -> Iterator[None]:
         raise Refusal("the guest's agent", one_line(words), fix) from error
 
 
-def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[HostDevice, ...]:
+def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[Hostdev, ...]:
     """Return what hostdevs_in() does. Refusal if libvirt does not tell them."""
     with asked("tell the domain's devices"):
         tree = _tree(domain)

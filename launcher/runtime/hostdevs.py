@@ -13,7 +13,7 @@ _KIND = re.compile(r"^ua-(dra-)?[a-z]+-")
 
 
 @dataclass(frozen=True)
-class HostDevice:
+class Hostdev:
     """A host's device in a domain: its address or UUID on the `host`, and in the `guest` its PCI address, or the number
     of its USB port. `alias` is empty for a companion, whose alias libvirt has made up."""
 
@@ -31,13 +31,13 @@ class HostDevice:
         return f"{self.alias or 'companion'}: host {self.host} -> guest {place}"
 
 
-def hostdevs_in(domain: ElementTree.Element, numbers: Mapping[int, int]) -> tuple[HostDevice, ...]:
+def hostdevs_in(domain: ElementTree.Element, numbers: Mapping[int, int]) -> tuple[Hostdev, ...]:
     """Return the domain's host devices. `numbers`: the guest's bus numbers, by libvirt's index of the controller
     (Layout.numbers)."""
     return tuple(_hostdev(element, numbers) for element in domain.iterfind("devices/hostdev"))
 
 
-def _hostdev(element: ElementTree.Element, numbers: Mapping[int, int]) -> HostDevice:
+def _hostdev(element: ElementTree.Element, numbers: Mapping[int, int]) -> Hostdev:
     alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
     assert source is not None
     # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
@@ -45,12 +45,12 @@ def _hostdev(element: ElementTree.Element, numbers: Mapping[int, int]) -> HostDe
     name = name if name.startswith(_USER_ALIAS) else ""
     if element.get("type") == "usb":
         port = address.get("port") if address is not None else None
-        return HostDevice(name, f"{source.get('bus')}:{source.get('device')}", None if port is None else int(port))
+        return Hostdev(name, f"{source.get('bus')}:{source.get('device')}", None if port is None else int(port))
     host = source.get("uuid") or str(address_of(source))
     if address is None:
-        return HostDevice(name, host, None)
+        return Hostdev(name, host, None)
     theirs = address_of(address)
-    return HostDevice(name, host, replace(theirs, bus=numbers.get(theirs.bus, theirs.bus)))
+    return Hostdev(name, host, replace(theirs, bus=numbers.get(theirs.bus, theirs.bus)))
 
 
 def address_of(element: ElementTree.Element) -> PCIAddress:

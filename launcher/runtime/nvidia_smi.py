@@ -40,15 +40,17 @@ def told(ended: Ended) -> Mapping[PCIAddress, Told]:
     says anything else."""
     text = ended.out.decode("ascii", errors="backslashreplace")
     if ended.code or ended.signal:
-        said = (text.strip() or ended.err.decode("ascii", errors="backslashreplace").strip())[:_SAID].partition("\n")[0]
+        words = (text.strip() or ended.err.decode("ascii", errors="backslashreplace").strip())[:_SAID].partition("\n")[
+            0
+        ]
         how = f"signal {ended.signal} has ended it" if ended.signal else f"has ended with {ended.code}"
-        raise _refusal(f"{how}{f': {said}' if said else ''}", "see in the guest what its driver lacks")
-    found: dict[PCIAddress, Told] = {}
+        raise _refusal(f"{how}{f': {words}' if words else ''}", "see in the guest what its driver lacks")
+    gpus: dict[PCIAddress, Told] = {}
     for address, gpu in map(_gpu, _lines(text)):
-        if address in found:
+        if address in gpus:
             raise _refusal(f"tells of {address} twice", "see in the guest which nvidia-smi that is")
-        found[address] = gpu
-    return found
+        gpus[address] = gpu
+    return gpus
 
 
 def other_driver(found: Mapping[PCIAddress, Told], fabric_manager: str | None) -> str:

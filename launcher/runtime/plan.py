@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.runtime.supervise import GRACE
-from launcher.runtime.vm import Identity
+from launcher.runtime.vm import VMIdentity
 from launcher.storage.credentials import AgentCredential
 from launcher.storage.media import Need, Share
 from program.ports import HTTPPort
@@ -29,7 +29,7 @@ class RunPlan:
     agent may be asked to run it. `fabric_manager`: the version of the one that gave the guest's GPUs their NVLinks.
     """
 
-    identity: Identity
+    identity: VMIdentity
     domain: str
     xml: str
     numbers: Mapping[int, int]

@@ -17,7 +17,7 @@ from launcher.runtime import credentials, guest, virtiofs
 from launcher.runtime.ahead import Ahead
 from launcher.runtime.embedded import called_for_passt, has_qemu_here, prepared, root_of
 from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started
-from launcher.runtime.hostdevs import HostDevice
+from launcher.runtime.hostdevs import Hostdev
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.progress import read_progress, wanted_by, words
 from launcher.runtime.qemu_log import printed, repeated
@@ -254,7 +254,7 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
     ready(_runs(domain))
     waits = ", paused: gpu-launcher ctl resume" if plan.paused else ""
     _log.info("%s is running%s", plan.domain, waits, extra={"domain": plan.domain})
-    nothing: tuple[HostDevice, ...] = ()
+    nothing: tuple[Hostdev, ...] = ()
     for device in _answer(lambda: _hostdevs(domain, plan.numbers), nothing):
         _log.info("%s", device, extra={"domain": plan.domain, "device": device.host})
     while True:
@@ -312,7 +312,7 @@ def _runs(domain: Any) -> bool:
     return _answer(lambda: guest.runs(domain), False)
 
 
-def _hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[HostDevice, ...]:
+def _hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[Hostdev, ...]:
     try:
         return guest.hostdevs(domain, numbers)
     except ProgramError as error:

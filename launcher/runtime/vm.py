@@ -51,7 +51,7 @@ def having_threads(what: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Identity:
+class VMIdentity:
     """Which VM it is; `uid` is empty if the manifest has none."""
 
     namespace: str
@@ -81,7 +81,7 @@ class VM:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: VMIdentity,
         numbers: Mapping[int, int] | None = None,
         *,
         asks_nvidia_smi: bool = False,

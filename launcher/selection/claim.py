@@ -247,8 +247,8 @@ def _selector(name: str, text: str, expression: str, shows: str | None) -> Selec
 def _of_types(items: Iterable[str]) -> str:
     """Return an expression for cards that pci.ids or NVML calls so. Their names differ in blanks and hyphens alone for
     most models, and NVIDIA's labels of nodes have hyphens for all blanks; HAMi may put the vendor before the vendor."""
-    said = (item.upper().replace("-", " ") for item in items)
-    some = f"[{', '.join(_quoted(re.sub('^(NVIDIA )+(?=NVIDIA )', '', item)) for item in said)}]"
+    names = (item.upper().replace("-", " ") for item in items)
+    some = f"[{', '.join(_quoted(re.sub('^(NVIDIA )+(?=NVIDIA )', '', item)) for item in names)}]"
     called = " || ".join(
         f'has({_OURS}.{name}) && {_OURS}.{name}.upperAscii().replace("-", " ").contains(word)'
         for name in (words.PRODUCT, words.NVML_NAME)

@@ -134,12 +134,12 @@ class Cluster:
     @property
     def gaps(self) -> tuple[str, ...]:
         """Return what is not in it though the cluster may have it, a sentence each."""
-        told = []
+        sentences = []
         if self.others:
-            told.append(f"{self.others} ResourceSlices are for nodes by label, and were not looked at")
+            sentences.append(f"{self.others} ResourceSlices are for nodes by label, and were not looked at")
         if self.states and not any(state.pods for state in self.states.values()):
-            told.append("no node has a pod here, so all of it counts as free: get nodes,pods -A")
-        return tuple(told)
+            sentences.append("no node has a pod here, so all of it counts as free: get nodes,pods -A")
+        return tuple(sentences)
 
 
 def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
@@ -305,11 +305,11 @@ def _capacity(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str, d
 
 def by_domain(values: Mapping[str, T], driver: str) -> dict[str, dict[str, T]]:
     """Return a device's attributes or capacity by domain and name, as in CEL; its driver's domain is always there."""
-    found: dict[str, dict[str, T]] = {driver: {}}
+    domains: dict[str, dict[str, T]] = {driver: {}}
     for name, value in values.items():
         domain, _, own = name.rpartition("/")
-        found.setdefault(domain or driver, {})[own] = value
-    return found
+        domains.setdefault(domain or driver, {})[own] = value
+    return domains
 
 
 def _is_value(value: Any) -> bool:

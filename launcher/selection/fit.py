@@ -23,7 +23,7 @@ from launcher.selection.cluster import Cluster, PublishedDevice
 from launcher.selection.nodes import NodeState
 from launcher.selection.nvml import refuse_unknown_ids
 from launcher.selection.objects import part_of
-from launcher.selection.obstacles import AskingPod, Distance, Obstacle, obstacles, shown
+from launcher.selection.obstacles import AskingPod, NodeDistance, Obstacle, obstacles, shown
 from launcher.selection.placement import Judge, Placement, Verdict
 from launcher.selection.resources import MOST_TOLD, instead_of, offered_by_dra, offered_by_nodes
 from launcher.selection.wishes import Wish, together, wish_of_claim
@@ -153,12 +153,14 @@ def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster) ->
     states = cluster.states
     if placement.devices is None:
         is_near = any(each.reason is None or each.reason.misfit >= Misfit.UNHEALTHY for each in placement.verdicts)
-        distance = Distance.TAKEN if is_near else Distance.WITHOUT
+        distance = NodeDistance.TAKEN if is_near else NodeDistance.WITHOUT
         yield Obstacle(distance, _CARDS, str(placement.reason), _FIX_OF_CARDS)
     if pod is not None and placement.node in states:
         yield from obstacles(pod, states[placement.node], cluster.extended)
     elif states and placement.node not in states:
-        yield Obstacle(Distance.ELSEWHERE, "no Node", "has slices, and there is no such Node", "get nodes with them")
+        yield Obstacle(
+            NodeDistance.ELSEWHERE, "no Node", "has slices, and there is no such Node", "get nodes with them"
+        )
 
 
 def _unknown(entries: Iterable[Entry], pod: AskingPod | None, cluster: Cluster) -> dict[str, str]:

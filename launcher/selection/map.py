@@ -73,7 +73,7 @@ show();
 """
 
 
-class State(Enum):
+class CardState(Enum):
     """Whether a VM could have a card. UNAVAILABLE: nobody has it, and nobody gets it now."""
 
     FREE = "free"
@@ -86,7 +86,7 @@ class Cards:
     """A number of cards of one model on a node; `text`: which they are, and who has them, or why nobody gets them."""
 
     model: str
-    state: State
+    state: CardState
     text: str
     count: int = 1
 
@@ -106,11 +106,11 @@ def _published(node: Node, cluster: Cluster) -> Iterator[Cards]:
         why += [f"tainted: {taint}" for taint in device.taints if keeps_away(taint, ())]
         why += [] if cluster.has_room(device) else ["its card has no room left for it"]
         if (holder := cluster.taken.get(device.id)) is not None:
-            yield Cards(model, State.TAKEN, f"{place}: {holder}")
+            yield Cards(model, CardState.TAKEN, f"{place}: {holder}")
         elif why or _is_cordoned(node.name, cluster):
-            yield Cards(model, State.UNAVAILABLE, f"{place}: {', '.join(why) or 'its node is cordoned'}")
+            yield Cards(model, CardState.UNAVAILABLE, f"{place}: {', '.join(why) or 'its node is cordoned'}")
         else:
-            yield Cards(model, State.FREE, f"{place}: free")
+            yield Cards(model, CardState.FREE, f"{place}: free")
 
 
 def _counted(node: NodeState) -> Iterator[Cards]:
@@ -120,12 +120,14 @@ def _counted(node: NodeState) -> Iterator[Cards]:
             continue
         for pod in node.pods:
             if asked := int(pod.asked.get(resource, 0)):
-                yield Cards(resource, State.TAKEN, f"{asked}: pod {pod.name}", asked)
+                yield Cards(resource, CardState.TAKEN, f"{asked}: pod {pod.name}", asked)
         if (free := int(node.free(resource))) > 0:
-            state, text = (State.UNAVAILABLE, "its node is cordoned") if node.is_cordoned else (State.FREE, "free")
+            state, text = (
+                (CardState.UNAVAILABLE, "its node is cordoned") if node.is_cordoned else (CardState.FREE, "free")
+            )
             yield Cards(resource, state, f"{free}: {text}", free)
         if (unhealthy := int(node.capacity.get(resource, 0) - node.allocatable.get(resource, 0))) > 0:
-            yield Cards(resource, State.UNAVAILABLE, f"{unhealthy}: unhealthy", unhealthy)
+            yield Cards(resource, CardState.UNAVAILABLE, f"{unhealthy}: unhealthy", unhealthy)
 
 
 def _is_of_cards(resource: str) -> bool:
@@ -140,21 +142,21 @@ def _is_cordoned(node: str, cluster: Cluster) -> bool:
 
 def map_of(cluster: Cluster, made: datetime) -> Page:
     """Return the cluster as a page; `made`: when, in UTC."""
-    found = {node.name: cards_of(node, cluster) for node in cluster.nodes}
-    having = [node for node in cluster.nodes if found[node.name] or node.broken]
-    names = sorted({each.model for cards in found.values() for each in cards})
+    of_nodes = {node.name: cards_of(node, cluster) for node in cluster.nodes}
+    having = [node for node in cluster.nodes if of_nodes[node.name] or node.broken]
+    names = sorted({each.model for cards in of_nodes.values() for each in cards})
     models = {name: number for number, name in enumerate(names)}
-    counts = Counter[State]()
-    for cards in found.values():
+    counts = Counter[CardState]()
+    for cards in of_nodes.values():
         counts.update(_by_state(cards))
     title = f"{_number(len(having), 'node')}, {_number(counts.total(), 'card')}: {_in_words(counts)}"
     return page(
         f"{title} - gpu-launcher",
         element("h1", title),
-        *(element("p", text, class_="faint") for text in _notes(cluster, found, made)),
-        *([_table(models, found)] if models else []),
+        *(element("p", text, class_="faint") for text in _notes(cluster, of_nodes, made)),
+        *([_table(models, of_nodes)] if models else []),
         _filter(models),
-        element("main", *(_section(node, found[node.name], models, cluster) for node in having)),
+        element("main", *(_section(node, of_nodes[node.name], models, cluster) for node in having)),
         style=_STYLE,
         script=_SCRIPT,
     )
@@ -176,15 +178,15 @@ def _notes(cluster: Cluster, found: Mapping[str, list[Cards]], made: datetime) -
 
 def _table(models: Mapping[str, int], found: Mapping[str, list[Cards]]) -> Element:
     """Return the numbers of each model, and on how many nodes one is free."""
-    totals = {model: Counter[State]() for model in models}
+    totals = {model: Counter[CardState]() for model in models}
     places = Counter[str]()
     for cards in found.values():
         for model, its in groupby(cards, key=lambda each: each.model):
             of_node = _by_state(its)
             totals[model].update(of_node)
-            places[model] += of_node[State.FREE] > 0
+            places[model] += of_node[CardState.FREE] > 0
     rows = [
-        (model, *(str(total[state]) for state in State), _number(places[model], "node"))
+        (model, *(str(total[state]) for state in CardState), _number(places[model], "node"))
         for model, total in totals.items()
     ]
     head = element("tr", *(element("th", text, scope="col") for text in ("model", *_WORDS, "free on")))
@@ -195,7 +197,7 @@ def _table(models: Mapping[str, int], found: Mapping[str, list[Cards]]) -> Eleme
     )
 
 
-_WORDS = tuple(state.value for state in State)
+_WORDS = tuple(state.value for state in CardState)
 
 
 def _filter(models: Mapping[str, int]) -> Element:
@@ -227,25 +229,25 @@ def _section(node: Node, cards: list[Cards], models: Mapping[str, int], cluster:
 
 def _room(node: NodeState) -> str:
     """Return what else a VM's pod would find there, and what keeps pods away."""
-    told = [
+    words = [
         f"{shown(name, node.free(name))} of {shown(name, node.allocatable[name])} {name} free"
         for name in ("cpu", "memory")
         if name in node.allocatable
     ]
-    told += ["cordoned"] * node.is_cordoned
-    told += [f"tainted: {taint}:{taint.effect}" for taint in node.taints]
-    return ", ".join(told)
+    words += ["cordoned"] * node.is_cordoned
+    words += [f"tainted: {taint}:{taint.effect}" for taint in node.taints]
+    return ", ".join(words)
 
 
-def _by_state(cards: Iterable[Cards]) -> Counter[State]:
-    counts = Counter[State]()
+def _by_state(cards: Iterable[Cards]) -> Counter[CardState]:
+    counts = Counter[CardState]()
     for each in cards:
         counts[each.state] += each.count
     return counts
 
 
-def _in_words(counts: Counter[State]) -> str:
-    return ", ".join(f"{counts[state]} {state.value}" for state in State if counts[state]) or "none"
+def _in_words(counts: Counter[CardState]) -> str:
+    return ", ".join(f"{counts[state]} {state.value}" for state in CardState if counts[state]) or "none"
 
 
 def _number(count: int, thing: str) -> str:

@@ -26,7 +26,7 @@ _MOST_TOLERATIONS = 1_000
 _MEBIBYTE = 1 << 20
 
 
-class Distance(IntEnum):
+class NodeDistance(IntEnum):
     """How far a node is from taking a pod, the nearest first: who has it may go; then somebody has to change something
     of the node, then of the pod."""
 
@@ -43,7 +43,7 @@ class Obstacle(NamedTuple):
     """Why a node cannot take a pod: `short`, as nodes are counted by it; the `text` goes after the node's name.
     `resource` is what the node has none of, if that is it."""
 
-    distance: Distance
+    distance: NodeDistance
     short: str
     text: str
     fix: str
@@ -97,27 +97,27 @@ def _of_labels(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
     text = pod.affinity.unmet(node.name, node.labels)
     if text is not None:
         fix = "compare with `kubectl get nodes --show-labels`, label a node, or change spec.nodeSelector or affinity"
-        yield Obstacle(Distance.ELSEWHERE, "other labels than it selects", text, fix)
+        yield Obstacle(NodeDistance.ELSEWHERE, "other labels than it selects", text, fix)
 
 
 def _of_taints(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
     if node.is_cordoned and keeps_away(_CORDON, pod.tolerations):
         fix = f"`kubectl uncordon {node.name}`, when its work is done"
-        yield Obstacle(Distance.CORDONED, "cordoned", "is cordoned", fix)
+        yield Obstacle(NodeDistance.CORDONED, "cordoned", "is cordoned", fix)
     for taint in node.taints:
         if taint.key == _CORDON.key or not keeps_away(taint, pod.tolerations):
             continue
         fix = f"write a toleration into the manifest, or `kubectl taint node {node.name} {taint.key}-`"
         if taint.key.startswith(_OF_KUBERNETES):
             fix = f"`kubectl describe node {node.name}` says what is wrong with it"
-        yield Obstacle(Distance.TAINTED, f"tainted {taint.key}", f"has the taint {taint}:{taint.effect}", fix)
+        yield Obstacle(NodeDistance.TAINTED, f"tainted {taint.key}", f"has the taint {taint}:{taint.effect}", fix)
 
 
 def _of_amounts(asked: Amounts, node: NodeState) -> Iterator[Obstacle]:
     limit = node.allocatable.get("pods")
     if limit is not None and len(node.pods) >= limit:
         text = f"has {len(node.pods)} pod{'' if len(node.pods) == 1 else 's'}, as many as it takes"
-        yield Obstacle(Distance.TAKEN, "too many pods", text, "stop one, or raise the kubelet's maxPods")
+        yield Obstacle(NodeDistance.TAKEN, "too many pods", text, "stop one, or raise the kubelet's maxPods")
     for name, wanted in sorted(asked.items(), key=lambda each: not _is_device(each[0])):
         if wanted > node.free(name):
             yield _shortage(name, wanted, node)
@@ -128,17 +128,17 @@ def _shortage(name: str, wanted: Decimal, node: NodeState) -> Obstacle:
     free, allocatable = shown(name, node.free(name)), node.allocatable.get(name, Decimal(0))
     needs = f"and {shown(name, wanted, ROUND_CEILING)} {'is' if wanted == 1 else 'are'} asked for"
     if not node.offers(name):
-        return Obstacle(Distance.WITHOUT, f"without {name}", f"has no {name}", _fix_of_size(name), name)
+        return Obstacle(NodeDistance.WITHOUT, f"without {name}", f"has no {name}", _fix_of_size(name), name)
     if wanted <= allocatable:
         text = f"has {free} of {shown(name, allocatable)} {name} free {needs}{_holders(name, node)}"
-        return Obstacle(Distance.TAKEN, f"too little {name} free", text, _fix_of_taken(name))
+        return Obstacle(NodeDistance.TAKEN, f"too little {name} free", text, _fix_of_taken(name))
     if _is_device(name) and wanted <= node.capacity.get(name, 0):
         healthy = f"of which {shown(name, allocatable)} are healthy"
         text = f"has {shown(name, node.capacity[name])} {name}, {healthy}, {needs}"
         fix = f"`gpu-plugin inventory` on {node.name} says what is wrong with the others"
-        return Obstacle(Distance.UNHEALTHY, f"unhealthy {name}", text, fix)
+        return Obstacle(NodeDistance.UNHEALTHY, f"unhealthy {name}", text, fix)
     text = f"has {shown(name, allocatable)} {name} in all {needs}"
-    return Obstacle(Distance.TOO_SMALL, f"too little {name}", text, _fix_of_size(name))
+    return Obstacle(NodeDistance.TOO_SMALL, f"too little {name}", text, _fix_of_size(name))
 
 
 def _holders(resource: str, node: NodeState) -> str:

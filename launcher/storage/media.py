@@ -56,7 +56,7 @@ class RawDisk:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Symlink:
     path: Path
     target: Path
 
@@ -80,7 +80,7 @@ class Brought:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateFiles:
     """A directory of a volume in which libvirt or swtpm keeps files from one start to the next. Errors name it as
     `whose`; only regular files may be there."""
 
@@ -98,7 +98,7 @@ class Share:
     read_only: bool
 
 
-Need = Medium | EmptyImage | Overlay | RawDisk | Link | Directory | Brought | State
+Need = Medium | EmptyImage | Overlay | RawDisk | Symlink | Directory | Brought | StateFiles
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def refuse_links(needs: Iterable[Need]) -> None:
     for need in needs:
         if isinstance(need, Brought):
             regular_file(need.whose, need.path, need.volume)
-        if isinstance(need, State):
+        if isinstance(need, StateFiles):
             refuse_all_but_files(need.whose, need.path)
 
 
@@ -137,11 +137,11 @@ def _there(need: Need) -> AbstractContextManager[None]:
         case RawDisk():
             sized(need.path, need.size)
             return nullcontext()
-        case Link():
+        case Symlink():
             return link(need.path, need.target)
         case Directory():
             return directory(need.path)
-        case Brought() | State():
+        case Brought() | StateFiles():
             refuse_links((need,))
             return nullcontext()
 

@@ -20,7 +20,18 @@ from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
 from launcher.storage.credentials import AgentCredential, keys_in
 from launcher.storage.iso import ISO
-from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay, RawDisk, Share, State
+from launcher.storage.media import (
+    Brought,
+    Directory,
+    EmptyImage,
+    Medium,
+    Need,
+    Overlay,
+    RawDisk,
+    Share,
+    StateFiles,
+    Symlink,
+)
 from launcher.storage.places import whole_blocks
 from launcher.storage.qcow2 import refuse_unfit
 from launcher.storage.regular_files import mounted_files, refuse_all_but_files, regular_file
@@ -89,7 +100,7 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
             assert disk.below is not None, "it is an overlay"
             image = only_disk(volume, root)
             refuse_unfit(whose, image)
-            link = Link(paths.below(root, disk.below.path), image)
+            link = Symlink(paths.below(root, disk.below.path), image)
             return link, Overlay(file, link.path, disk.below.format)
         case "emptyDisk":
             assert volume.emptyDisk is not None, "it is the volume's kind"
@@ -241,12 +252,12 @@ def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"]
     return tuple(keys)
 
 
-def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | Link]:
+def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | Symlink]:
     """Kernels and ACPI tables, which QEMU opens where they are."""
     firmware = vmi.spec.domain.firmware
     if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
         image = paths.below(root, paths.KERNEL_IMAGE)
-        yield Link(paths.below(root, paths.KERNEL_BOOT), image)
+        yield Symlink(paths.below(root, paths.KERNEL_BOOT), image)
         fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_IMAGE}"
         for path in (boot.kernelPath, boot.initrdPath):
             if path is not None:
@@ -259,13 +270,13 @@ def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | 
                 yield Brought(volume / f"{table}.bin", volume, "firmware.acpi", fix)
 
 
-def _states(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[State]:
+def _states(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[StateFiles]:
     """What outlives one start of the firmware and the TPM."""
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
-        yield State(paths.below(root, facts.place(paths.NVRAM)), "EFI's variables")
+        yield StateFiles(paths.below(root, facts.place(paths.NVRAM)), "EFI's variables")
     if vmi.spec.domain.devices.keeps_tpm:
         for place in (paths.TPM_STATE, paths.SWTPM_CA):
-            yield State(paths.below(root, facts.place(place)), "the TPM's state")
+            yield StateFiles(paths.below(root, facts.place(place)), "the TPM's state")
 
 
 def _of_tpm(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> tuple[Need, ...]:
@@ -274,15 +285,15 @@ def _of_tpm(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> tuple[Need
     if not vmi.spec.domain.devices.keeps_tpm:
         return ()
     if facts.own is not None:
-        return Directory(kept), Link(facts.own.run / Path(paths.SWTPM).relative_to(paths.LIBVIRT_ROOT), kept)
-    return (Link(paths.below(root, paths.SWTPM), kept),) if kept.is_dir() else ()
+        return Directory(kept), Symlink(facts.own.run / Path(paths.SWTPM).relative_to(paths.LIBVIRT_ROOT), kept)
+    return (Symlink(paths.below(root, paths.SWTPM), kept),) if kept.is_dir() else ()
 
 
 def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:
     if not _ANSWER_FILES & {file.lower() for file in files}:
-        there = ", ".join(map(repr, files)) or "nothing"
+        names = ", ".join(map(repr, files)) or "nothing"
         raise Refusal(
             f"the volume {name!r}",
-            f"has no answer file for Windows: mounted is {there}",
+            f"has no answer file for Windows: mounted is {names}",
             "expected autounattend.xml or unattend.xml",
         )

@@ -85,8 +85,8 @@ def read_information(proc: Path) -> dict[str, Information]:
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             continue  # the driver has let go of the card
-        told = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        minor, uuid, name = (told.get(each, "") for each in ("Device Minor", "GPU UUID", "Model"))
+        driver = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        minor, uuid, name = (driver.get(each, "") for each in ("Device Minor", "GPU UUID", "Model"))
         identity = Identity(uuid if _UUID.fullmatch(uuid) else None, name if _NAME.fullmatch(name) else None)
         is_number = minor.isascii() and minor.isdecimal()
         cards[file.parent.name] = Information(int(minor) if is_number else None, identity)
@@ -97,21 +97,21 @@ def read_identities(sys: Path, functions: Iterable[Function], *, proc: Path, sta
     """Return what is known of these functions: what the driver says of those that it has, and else what is kept. For
     Reader.ask; `sys` stands for /sys, `proc` for /proc."""
     trouble: Problem | None = None
-    told: Mapping[str, Information] = {}
+    driver: Mapping[str, Information] = {}
     kept: Mapping[str, _Kept] = {}
     try:
-        told = read_information(proc)
+        driver = read_information(proc)
     except Unreadable as silent:
         trouble = Problem(silent.fault.path, silent.fault.wrong, "the driver's own log (dmesg) may say why")
     try:
         kept = _file(state).read() or {}
     except Refusal as error:
         trouble = error.problem
-    places = {each.identity.uuid: address for address, each in told.items()}
+    places = {each.identity.uuid: address for address, each in driver.items()}
     known = {}
     for function in functions:
         address = str(function.address)
-        before, here = kept.get(address), told.get(address)
+        before, here = kept.get(address), driver.get(address)
         now = here.identity if here is not None and function.driver == DRIVER else UNKNOWN
         # A card that the driver has in another slot is not in this one.
         if (

@@ -13,7 +13,7 @@ from plugin.binding.hindrances import former_driver_gone, hindrances, in_use, ot
 from plugin.binding.moves import DriverBinding, Former, Move, Setting
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
-from plugin.cards.inventory import NOTHING, Settings, fitting, is_left_to_the_node, wanted_settings
+from plugin.cards.inventory import NOTHING, VFIOSettings, fitting, is_left_to_the_node, wanted_settings
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -128,7 +128,7 @@ def _in_order(card: Iterable[Function]) -> list[Function]:
     return sorted(card, key=lambda function: (is_gpu(function), -function.address.function))
 
 
-def _to_vfio(survey: Survey, function: Function, wanted: Settings) -> Move:
+def _to_vfio(survey: Survey, function: Function, wanted: VFIOSettings) -> Move:
     now = survey.binding(function)
     driver = survey.vfio_driver(function)
     remembered = survey.former_binding(function)
@@ -147,7 +147,7 @@ def _to_vfio(survey: Survey, function: Function, wanted: Settings) -> Move:
     )
 
 
-def _settings(survey: Survey, function: Function, wanted: Settings, kept: Mapping[str, str]) -> Iterator[Setting]:
+def _settings(survey: Survey, function: Function, wanted: VFIOSettings, kept: Mapping[str, str]) -> Iterator[Setting]:
     """Yield what has to be changed. `kept` is what was there before an earlier change."""
     details = survey.details[function.address]
     if wanted.d3cold_allowed is not None and details.d3cold_allowed not in (None, wanted.d3cold_allowed):

@@ -253,7 +253,7 @@ def deadly_reset_of(host: Host, functions: Iterable[Function], config: Config) -
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VFIOSettings:
     """What of a function is to be otherwise while vfio has it; None for as it is."""
 
     reset_methods: tuple[str, ...] | None = None
@@ -261,17 +261,19 @@ class Settings:
 
 
 #: Nothing is to be otherwise.
-NOTHING = Settings()
+NOTHING = VFIOSettings()
 
 
-def wanted_settings(host: Host, card: Card, config: Config) -> Mapping[PCIAddress, Settings]:
+def wanted_settings(host: Host, card: Card, config: Config) -> Mapping[PCIAddress, VFIOSettings]:
     """Return what the card's rule wants of its functions, and which reset of its lead; empty if it wants nothing."""
     rule, fits = fitting(host, card, config) or (None, None)
     if rule is None or fits is None or (rule.reset_method is None and rule.d3cold_allowed is None):
         return {}
     methods = None if rule.reset_method is None else tuple(rule.reset_method)
     lead = next(filter(is_gpu, card), fits)
-    return {function.address: Settings(methods if function == lead else None, rule.d3cold_allowed) for function in card}
+    return {
+        function.address: VFIOSettings(methods if function == lead else None, rule.d3cold_allowed) for function in card
+    }
 
 
 def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance | None:

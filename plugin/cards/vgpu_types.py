@@ -28,7 +28,7 @@ COUNTERS_IN_A_SET, SETS_OF_A_CARD = 32, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class SharedCounters:
     """What is left of each of a card's counters for claims, and how much of which each vGPU consumes, by its type's
     name and its number from 0."""
 
@@ -38,7 +38,7 @@ class Sharing:
 
 def sharing(
     types: Mapping[str, int], *, mixed_sizes: bool, memory: int, functions: int, others: Sequence[str] = ()
-) -> Sharing:
+) -> SharedCounters:
     """Return the counters of a card with so much `memory` (gigabytes) and so many virtual `functions`, which has at
     most so many vGPUs of each of the `types` at once, by names that size_of knows; types of one size have together as
     many as the one of them with the most. `others` are the types of vGPUs that are there and that no claim accounts
@@ -51,8 +51,8 @@ def sharing(
     for name, count in types.items():
         sizes[_gigabytes(name)][name] = count
     most = {size: min(max(its.values()), functions) for size, its in sizes.items()}
-    there = [size_of(name) for name in others]
-    left = {f"size-{size}": max(0, count - len(there)) if {*there} <= {size} else 0 for size, count in most.items()}
+    made = [size_of(name) for name in others]
+    left = {f"size-{size}": max(0, count - len(made)) if {*made} <= {size} else 0 for size, count in most.items()}
     consumed: dict[tuple[str, int], dict[str, int]] = {}
     for size, its in sizes.items():
         for name, count in its.items():
@@ -70,40 +70,40 @@ def sharing(
         for (other, _), theirs in consumed.items():
             if _gigabytes(other) != size:
                 theirs[counter] = 1
-    return Sharing(left, consumed)
+    return SharedCounters(left, consumed)
 
 
-def _mixed(types: Mapping[str, int], memory: int, functions: int, others: Sequence[str]) -> Sharing:
-    sizes, there = [size_of(name) for name in others], Counter(others)
+def _mixed(types: Mapping[str, int], memory: int, functions: int, others: Sequence[str]) -> SharedCounters:
+    sizes, made = [size_of(name) for name in others], Counter(others)
     used = memory if None in sizes else sum(filter(None, sizes))
     left = {"gigabytes": max(0, memory - used), "functions": max(0, functions - len(others))}
-    left |= {_of_type(name): max(0, count - there[name]) for name, count in types.items()}
+    left |= {_of_type(name): max(0, count - made[name]) for name, count in types.items()}
     consumed = {
         (name, number): {"gigabytes": _gigabytes(name), "functions": 1, _of_type(name): 1}
         for name, count in types.items()
         for number in range(count)
     }
-    return Sharing(left, consumed)
+    return SharedCounters(left, consumed)
 
 
-def _of_instances(types: Mapping[str, int], functions: int, others: Sequence[str]) -> Sharing:
+def _of_instances(types: Mapping[str, int], functions: int, others: Sequence[str]) -> SharedCounters:
     most: dict[str | None, int] = defaultdict(int)
     sizes: dict[str | None, int | None] = {}
     for name, count in types.items():
         kind = instance_of(name)
         most[kind], sizes[kind] = max(most[kind], count), size_of(name)
-    there = Counter(instance_of(name) for name in others)
+    made = Counter(instance_of(name) for name in others)
     # Of a vGPU of another size it is not known how much of the instance its own size would have had.
     full = {instance_of(name) for name in others if size_of(name) != sizes.get(instance_of(name))}
-    left = {"functions": 0 if None in there else max(0, functions - len(others))}
-    left |= {f"instances-{kind}": 0 if kind in full else max(0, most[kind] - there[kind]) for kind in most}
+    left = {"functions": 0 if None in made else max(0, functions - len(others))}
+    left |= {f"instances-{kind}": 0 if kind in full else max(0, most[kind] - made[kind]) for kind in most}
     left |= {_of_type(name): max(0, count - list(others).count(name)) for name, count in types.items()}
     consumed = {
         (name, number): {"functions": 1, f"instances-{instance_of(name)}": 1, _of_type(name): 1}
         for name, count in types.items()
         for number in range(count)
     }
-    return Sharing(left, consumed)
+    return SharedCounters(left, consumed)
 
 
 def instance_of(name: str) -> str | None:

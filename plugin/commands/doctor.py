@@ -17,7 +17,7 @@ from plugin.doctor import examine
 from plugin.doctor.devices import bus_is_reset_by_vfio, has_no_reset, size
 from plugin.doctor.finding import NodeFinding
 from plugin.doctor.node import parameters
-from plugin.node.snapshot import Snapshot, State
+from plugin.node.snapshot import DeviceState, Snapshot
 from program.commands import AsJSON
 from program.finding import worst
 from program.output import aligned, print_text
@@ -98,8 +98,8 @@ def _wrapped(label: str, text: str) -> list[str]:
 def _heading(snapshot: Snapshot, device: Device) -> Iterator[str]:
     """Yield what a device is and whether it is on offer; the reason against it is among the findings."""
     state, user = snapshot.state(device), snapshot.user(device)
-    offered = "not offered" if state is State.WITHHELD else device.resource
-    unhealthy = ", unhealthy" if state is State.UNHEALTHY else ""
+    offered = "not offered" if state is DeviceState.WITHHELD else device.resource
+    unhealthy = ", unhealthy" if state is DeviceState.UNHEALTHY else ""
     used = "" if user is None else f", in use by {user}"
     yield from _wrapped("", f"{device.id}  {device.model}")
     others = ", ".join(what(member) for member in device.members if member not in device.functions)

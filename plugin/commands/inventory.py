@@ -13,7 +13,7 @@ from plugin.cards.names import PCIIDs, read_pci_ids
 from plugin.commands.node import NodeFlags, function_as_json, node_now
 from plugin.dra.slices import attributes, capacity
 from plugin.fabric import status as fabric
-from plugin.node.snapshot import Snapshot, State
+from plugin.node.snapshot import DeviceState, Snapshot
 from program.commands import AsJSON
 from program.errors import UserError
 from program.output import aligned, picture_file, print_text, write_picture
@@ -85,9 +85,9 @@ def _deadly_reset(snapshot: Snapshot, device: Device) -> Hindrance | None:
 
 def _row(snapshot: Snapshot, device: Device) -> tuple[str, str, str, str, str, str]:
     state, reason = snapshot.state(device), snapshot.reason(device)
-    if state is State.WITHHELD:
+    if state is DeviceState.WITHHELD:
         offered = f"no: {reason}"
-    elif state is State.UNHEALTHY:
+    elif state is DeviceState.UNHEALTHY:
         offered = f"{device.resource}, unhealthy: {reason}"
     else:
         user = snapshot.user(device)

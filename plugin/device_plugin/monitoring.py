@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pci.slices import DRIVER
 from plugin.fabric.status import FabricStatus
-from plugin.node.snapshot import Snapshot, State
+from plugin.node.snapshot import DeviceState, Snapshot
 from plugin.watch.watch import Durations, Watch
 from program.http import Answer, Pages, serving
 from program.ports import HTTPPort, opened
@@ -118,7 +118,7 @@ class _Collector:
         )
         states = Counter((device.resource or "", snapshot.state(device)) for device in snapshot.inventory.devices)
         for resource in sorted({resource for resource, _ in states}):
-            for each in State:
+            for each in DeviceState:
                 by_state.add_metric([resource, each], states[resource, each])
         yield by_state
         devices = GaugeMetricFamily(
@@ -133,7 +133,11 @@ class _Collector:
         )
         for device in snapshot.inventory.devices:
             reason = snapshot.reason(device)
-            state = str(each) if (each := snapshot.state(device)) in (State.UNHEALTHY, State.WITHHELD) else "healthy"
+            state = (
+                str(each)
+                if (each := snapshot.state(device)) in (DeviceState.UNHEALTHY, DeviceState.WITHHELD)
+                else "healthy"
+            )
             numa_node = "" if device.numa_node is None else str(device.numa_node)
             devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, str(reason or "")], 1)
             if (holder := snapshot.holders.get(device.id)) is not None:

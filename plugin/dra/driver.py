@@ -17,7 +17,7 @@ import grpc
 from pci.slices import DRIVER
 from plugin.dra.apiserver import APIServer
 from plugin.dra.conditions import Conditions
-from plugin.dra.preparation import Claims, Settings
+from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
 from plugin.dra.server import VERSIONS, DRAServicer, HealthServicer
 from plugin.dra.status import Statuses
@@ -38,7 +38,7 @@ _RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 25.0  # seconds; the second where so
 _ENDS_WITHIN = 5.0  # seconds, for claims that are being prepared
 
 
-async def drive(watch: Watch, partitions: Partitions, settings: Settings) -> None:
+async def drive(watch: Watch, partitions: Partitions, settings: DriverSettings) -> None:
     """Be the node's driver until the watch is stopped; ProgramError if the driver cannot be started."""
     watch.counters.watched[DRIVER] = False
     registry = kubelet_directory(settings.registry, "plugins_registry", "--plugins-registry")

@@ -43,7 +43,7 @@ _ASKED_AGAIN_WITHIN = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class DriverSettings:
     """The name of the node, the directory of the checkpoint, the runtime's directory for CDI, the kubelet's
     plugins_registry, a kubeconfig or None for the pod's own account, and the ID of this boot."""
 
@@ -67,7 +67,7 @@ class Claims:
         watch: Watch,
         api: APIServer,
         partitions: Partitions,
-        settings: Settings,
+        settings: DriverSettings,
         *,
         binder: Binder | None = None,
         asked_again: float = _ASKED_AGAIN_WITHIN,
@@ -304,16 +304,16 @@ class Claims:
         for each in devices:
             by_request[each.request].append(each)
         allocations: dict[str, Allocation] = {}
-        told = {}
+        described = {}
         for request, prepared in by_request.items():
             its = [snapshot.inventory.by_id[each.id] for each in prepared]
             nodes = [snapshot.nodes_of(device) for device in its]
             allocations[request] = allocate(snapshot, str(its[0].resource), its, nodes)
-            told[request] = [
+            described[request] = [
                 (each.name, attributes(device, self._node, snapshot.place(device), snapshot.identity(device)))
                 for each, device in zip(prepared, its, strict=True)
             ]
-        self._files.write(claim, allocations, told, env, self._node)
+        self._files.write(claim, allocations, described, env, self._node)
 
     async def unprepare(self, reference: Reference) -> None:
         """Take back all that the claim has, if anything; ProgramError if that fails."""

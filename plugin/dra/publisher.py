@@ -82,26 +82,26 @@ class Publisher:
         if self._uid is None:
             self._uid = await self._api.node_uid(self._node)
         listed, version = await self._api.slices(self._node)
-        there = {each["metadata"]["name"]: each for each in listed}
+        published = {each["metadata"]["name"]: each for each in listed}
         generation = max((_generation(each) for each in listed), default=0)
         wanted = self._wanted(max(generation, 1))
         names = {each["metadata"]["name"] for each in wanted}
-        differing = [each for each in wanted if not self._is_as_wanted(each, there)]
-        if not differing and there.keys() == names:
+        differing = [each for each in wanted if not self._is_as_wanted(each, published)]
+        if not differing and published.keys() == names:
             return version
         if generation > _MOST:
             # Somebody wrote the highest number. The pool begins anew.
-            for name in there:
+            for name in published:
                 await self._api.delete(name)
-            there, generation = {}, 0
+            published, generation = {}, 0
         # One slice alone keeps the generation, as with Kubernetes' own helper: a scheduler never sees half of a write.
-        is_one = len(differing) == 1 and there.keys() == names
+        is_one = len(differing) == 1 and published.keys() == names
         took_counters = self._takes_counters
         for new in differing if is_one else self._wanted(generation + 1):
-            await self._write(new, there.get(new["metadata"]["name"]))
+            await self._write(new, published.get(new["metadata"]["name"]))
             if self._takes_counters is not took_counters:
                 return await self.publish()
-        for name in sorted(there.keys() - names):
+        for name in sorted(published.keys() - names):
             await self._api.delete(name)
             self._sent.pop(name, None)
         count = sum(len(each["spec"].get("devices", ())) for each in wanted)

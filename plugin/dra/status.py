@@ -25,7 +25,7 @@ _LONGEST = 1000  # characters of a condition's message, of 32768
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class DeviceStatus:
     """What became of a device: READY or not, FAILED or not, the reason in one word, and more for people (`message`) and
     programs (`data`)."""
 
@@ -37,13 +37,13 @@ class State:
 
 
 #: The state of the device of a name; None if there is nothing to say of it.
-States: TypeAlias = Callable[[str], State | None]
+States: TypeAlias = Callable[[str], DeviceStatus | None]
 
 
 def of_devices(devices: Iterable[PreparedDevice], reason: str) -> States:
     """Return the states of devices that a claim has."""
     return {
-        device.name: State(
+        device.name: DeviceStatus(
             is_ready=True,
             is_failed=False,
             reason=reason,
@@ -58,7 +58,7 @@ def of_error(error: ProgramError) -> States:
     """Return the state of all devices of a claim that does not get them, or not yet."""
     goes_on = isinstance(error, StillAtWork)
     reason = "StillAtWork" if goes_on else "Refused"
-    state = State(is_ready=False, is_failed=not goes_on, reason=reason, message=str(error)[:_LONGEST])
+    state = DeviceStatus(is_ready=False, is_failed=not goes_on, reason=reason, message=str(error)[:_LONGEST])
     return lambda _: state
 
 
@@ -73,7 +73,9 @@ def with_states(claim: Mapping[str, Any], node: str, states: States, now: dateti
     return None if devices == known else {**claim, "status": {**status, "devices": list(devices.values())}}
 
 
-def _status_of(result: Mapping[str, Any], state: State, known: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+def _status_of(
+    result: Mapping[str, Any], state: DeviceStatus, known: Mapping[str, Any], now: datetime
+) -> dict[str, Any]:
     before = {each["type"]: each for each in known.get("conditions") or ()}
     conditions = []
     for kind, holds in ((READY, state.is_ready), (FAILED, state.is_failed)):

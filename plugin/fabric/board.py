@@ -57,8 +57,12 @@ class Board:
         version of the Fabric Manager, which the guest's driver has to have; none for None."""
         if partition is None:
             return {}
-        told = {partition_variable(partition.id): encode(self.addresses(partition.modules).values())}
-        return told if self.version is None or len(partition.modules) == 1 else {**told, FABRIC_MANAGER: self.version}
+        variables = {partition_variable(partition.id): encode(self.addresses(partition.modules).values())}
+        return (
+            variables
+            if self.version is None or len(partition.modules) == 1
+            else {**variables, FABRIC_MANAGER: self.version}
+        )
 
     def is_unknown(self, device: Device) -> bool:
         """Whether the device has a GPU of unknown module ID that may be on the board."""

@@ -75,7 +75,7 @@ class Library:
         """Return the manager's partitions; FabricError if it counts more than its structures have room for."""
         partitions = abi.versioned(abi.PartitionList, 1)
         self._call("fmGetSupportedFabricPartitions", self._handle, byref(partitions))
-        found = [
+        rows = [
             Partition(
                 partition.partitionId,
                 tuple(sorted(gpu.physicalId for gpu in _first("numGpus", partition.numGpus, partition.gpuInfo))),
@@ -83,7 +83,7 @@ class Library:
             )
             for partition in _first("numPartitions", partitions.numPartitions, partitions.partitionInfo)
         ]
-        return Table(tuple(found), *self._broken())
+        return Table(tuple(rows), *self._broken())
 
     def _broken(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
         """Return the devices and the partitions that do not work. Managers of newer boards know neither question."""

@@ -169,12 +169,12 @@ class Partitions:
             board = await self._look(settings, manager)
             if board is None:
                 return tuple({} for _ in sets)
-            told: list[Mapping[str, str]] = []
+            variables: list[Mapping[str, str]] = []
             done: list[int] = []
             try:
                 for devices in sets:
                     partition = board.partition(devices)
-                    told.append(board.variables(partition))
+                    variables.append(board.variables(partition))
                     if partition is not None and await self._give(manager, partition, devices, claim):
                         done.append(partition.id)
             except Refusal:
@@ -182,7 +182,7 @@ class Partitions:
                     with suppress(Refusal):  # a reconcile does it
                         await self._take_back(manager, partition_id)
                 raise
-            return tuple(told)
+            return tuple(variables)
 
     async def _give(self, manager: Manager, partition: Partition, devices: Sequence[Device], claim: str | None) -> bool:
         """Activate a partition; return False if the claim had it before. The lock is held, and the last look is of this

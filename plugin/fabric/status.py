@@ -64,14 +64,14 @@ def places(sight: FabricStatus | None, inventory: Inventory) -> Mapping[str, str
     board = None if sight is None else sight.board
     if sight is None or board is None:
         return {}
-    told = {}
+    words = {}
     for device in inventory.devices:
         modules = board.modules(device)
         active = [each for each in board.table.active if modules.intersection(each.modules)]
         its = f"module {', '.join(map(str, sorted(modules)))}" if modules else "module ID not known"
         if modules or board.is_unknown(device):
-            told[device.id] = "; ".join([its, *(f"partition {each.id}: {state(sight, each)}" for each in active)])
-    return told
+            words[device.id] = "; ".join([its, *(f"partition {each.id}: {state(sight, each)}" for each in active)])
+    return words
 
 
 def rows(sight: FabricStatus) -> Iterator[tuple[str, str, str, str]]:

@@ -24,7 +24,7 @@ from program.problem import Problem
 _NETWORK = 0x02  # the base class
 
 
-class State(StrEnum):
+class DeviceState(StrEnum):
     """A device's state: FREE only if it is known which pods and ResourceClaims have which devices, else ON_OFFER."""
 
     FREE = "free"
@@ -138,16 +138,16 @@ class Snapshot:
         """Return why the device cannot be handed out now; None if it can."""
         return device.withheld or self.troubles.get(device.id)
 
-    def state(self, device: Device) -> State:
+    def state(self, device: Device) -> DeviceState:
         """Return a device's state. A device with a trouble is UNHEALTHY, whether or not a pod has it."""
         if device.withheld is not None:
-            return State.WITHHELD
+            return DeviceState.WITHHELD
         if device.id in self.troubles:
-            return State.UNHEALTHY
+            return DeviceState.UNHEALTHY
         if self.user(device) is not None:
-            return State.IN_USE
+            return DeviceState.IN_USE
         knows_claims = self.claimed is not None or device.serve is not Serve.DRA
-        return State.FREE if self.sees_pods and knows_claims else State.ON_OFFER
+        return DeviceState.FREE if self.sees_pods and knows_claims else DeviceState.ON_OFFER
 
     def claim(self, device: Device) -> str | None:
         """Return the ResourceClaim (`namespace/name`) for which the device is prepared; None if there is none."""

@@ -25,7 +25,7 @@ from drawing.boxes import (
     svg,
     written,
 )
-from drawing.trees import Columns, Place, columns, every, lines, placed
+from drawing.trees import Columns, PlacedNode, columns, every, lines, placed
 from pci.topology import TreeNode, Twig, leaves, tree
 from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot
@@ -143,7 +143,7 @@ def _laid_out(nodes: Sequence[TreeNode[Box]], sheet: _Sheet) -> Block:
     return Block(sheet.columns.width + (_MARGIN if sheet.shared else 0), height, draw)
 
 
-def _outline(first: Place[Box], last: Place[Box], words: str, x: int, y: int) -> Element:
+def _outline(first: PlacedNode[Box], last: PlacedNode[Box], words: str, x: int, y: int) -> Element:
     left, top = x + first.x - _MARGIN, y + first.y - _MARGIN - LINE
     bottom = y + last.y + last.block.height + _MARGIN
     label = written([Line(words)])

@@ -13,7 +13,7 @@ from pci.functions import what
 from pci.host import Function, Host
 from plugin.cards.inventory import Device
 from plugin.fabric import status as fabric
-from plugin.node.snapshot import Snapshot, State
+from plugin.node.snapshot import DeviceState, Snapshot
 from program.problem import one_line
 
 _LETTERS = 54  # of the longest line
@@ -22,16 +22,16 @@ _LETTERS = 54  # of the longest line
 class Style(Enum):
     """The look of a state: its word, the meaning, and colours that the colour-blind can tell apart (Okabe and Ito)."""
 
-    FREE = State.FREE, "on offer, and no pod has it", "#009e73", "#e5f5ef"
-    ON_OFFER = State.ON_OFFER, "the kubelet may hand it out", "#009e73", "#e5f5ef"
-    IN_USE = State.IN_USE, "a pod has it", "#0072b2", "#e3eff8"
+    FREE = DeviceState.FREE, "on offer, and no pod has it", "#009e73", "#e5f5ef"
+    ON_OFFER = DeviceState.ON_OFFER, "the kubelet may hand it out", "#009e73", "#e5f5ef"
+    IN_USE = DeviceState.IN_USE, "a pod has it", "#0072b2", "#e3eff8"
     UNHEALTHY = (
-        State.UNHEALTHY,
+        DeviceState.UNHEALTHY,
         "on offer, but handed out to nobody, for the reason of that number",
         "#d55e00",
         "#fcecdf",
     )
-    WITHHELD = State.WITHHELD, "not on offer, for the reason of that number", "#777777", "#ececec"
+    WITHHELD = DeviceState.WITHHELD, "not on offer, for the reason of that number", "#777777", "#ececec"
     NEIGHBOUR = "neighbour", "no device of the plugin's, but in the IOMMU group of one", "#cc79a7", "#faf0f6"
 
     def __init__(self, word: str, meaning: str, edge: str, box: str) -> None:
@@ -100,10 +100,14 @@ def title(snapshot: Snapshot) -> str:
     if not devices:
         return "This node has no GPU, and no device that the config offers"
     count = Counter(snapshot.state(device) for device in devices)
-    listed = len(devices) - count[State.WITHHELD]
-    told = [f"{count[state]} {state}" for state in (State.FREE, State.IN_USE, State.UNHEALTHY) if count[state]]
-    of_them = f" ({', '.join(told)})" if told else ""
-    withheld = f", {count[State.WITHHELD]} withheld" if count[State.WITHHELD] else ""
+    listed = len(devices) - count[DeviceState.WITHHELD]
+    counts = [
+        f"{count[state]} {state}"
+        for state in (DeviceState.FREE, DeviceState.IN_USE, DeviceState.UNHEALTHY)
+        if count[state]
+    ]
+    of_them = f" ({', '.join(counts)})" if counts else ""
+    withheld = f", {count[DeviceState.WITHHELD]} withheld" if count[DeviceState.WITHHELD] else ""
     return f"{len(devices)} device{'s' if len(devices) > 1 else ''}: {listed} on offer{of_them}{withheld}"
 
 

@@ -102,13 +102,13 @@ class World(Types):
     def called(self, flag: str, card: PCIAddress, is_so: Callable[[CutCard], bool]) -> str | None:
         """Call sriov-manage until the card is so, a few times; return what it said last if the card never is, else
         None."""
-        said = ""
+        failure = ""
         for _ in range(_TRIES):
             looks = _LOOKS
             try:
                 self.sriov_manage(flag, card)
             except Failed as failed:
-                said, looks = f": {failed.problem.wrong}", _LOOKS_AFTER_FAILURE
+                failure, looks = f": {failed.problem.wrong}", _LOOKS_AFTER_FAILURE
             if self.awaited(card, is_so, looks):
                 return None
             if self.read(card).function.driver is None:
@@ -118,8 +118,8 @@ class World(Types):
                 except Failed as failed:
                     if failed.hangs:
                         raise
-                    said = f": {failed}"
-        return said
+                    failure = f": {failed}"
+        return failure
 
 
 def do(world: World, step: Step) -> Undo:
@@ -157,15 +157,15 @@ def _turn_on(world: World, card: PCIAddress) -> Undo:
         return lambda: None  # somebody was faster, and they are theirs
     world.remember(lambda made: replace(made, functions={**made.functions, str(card): world.read(card).possible}))
     try:
-        said = world.called("-e", card, lambda now: bool(now.functions) and bool(now.places))
+        failure = world.called("-e", card, lambda now: bool(now.functions) and bool(now.places))
     except Refusal:
         _forget_functions(world, card)
         raise
-    if said is None:
+    if failure is None:
         return lambda: _turn_off(world, card)
     if not world.read(card).functions:
         _forget_functions(world, card)
-    wrong = f"has no virtual functions of which vGPUs can be made after {_TRIES} calls of sriov-manage -e{said}"
+    wrong = f"has no virtual functions of which vGPUs can be made after {_TRIES} calls of sriov-manage -e{failure}"
     raise Failed(card, wrong, "end what asks NVML for the cards, and see the kernel's log (dmesg)")
 
 
@@ -175,11 +175,11 @@ def _turn_off(world: World, card: PCIAddress) -> Undo:
     users += [str(mdev.uuid) for mdev in now.mdevs]
     if users:
         raise Failed(card, f"its virtual functions are in use: {listed(users)}", "end that, and apply again")
-    said = world.called("-d", card, lambda now: not now.functions)
-    if said is None:
+    failure = world.called("-d", card, lambda now: not now.functions)
+    if failure is None:
         _forget_functions(world, card)
         return lambda: _turn_on(world, card)
-    wrong = f"has virtual functions after {_TRIES} calls of sriov-manage -d{said}"
+    wrong = f"has virtual functions after {_TRIES} calls of sriov-manage -d{failure}"
     raise Failed(card, wrong, "end what asks NVML for the cards, and see the kernel's log (dmesg)")
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from launcher.runtime import guest
 from launcher.runtime.events import Ending, NotStarted, Started
-from launcher.runtime.vm import VM, Identity
+from launcher.runtime.vm import VM, VMIdentity
 
 
 def a_vm() -> VM:
     """One that nobody asks for its name."""
-    return VM(Identity("default", "vm", ""))
+    return VM(VMIdentity("default", "vm", ""))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from launcher.allocation import Allocation, allocation, in_huge_pages, says, threads
+from launcher.allocation import MemoryAllocation, allocation, in_huge_pages, says, threads
 from launcher.checks.allocation import slow_start
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.confidentiality import SEV
@@ -88,17 +88,21 @@ def test_a_large_guest_in_small_pages_is_told_what_would_be_sooner() -> None:
 @pytest.mark.parametrize(
     ("this", "found", "fix"),
     [
-        (guest(1, is_memfd=True), Allocation(128 * GIB, 4 * KIB, 1, 35), "echo advise > shmem_enabled"),
-        (guest(2), Allocation(128 * GIB, 2 * MIB, 2, 12), "more vCPUs have more threads do that, up to 4 of them"),
-        (guest(2, emulator_cpus=1), Allocation(256 * GIB, 2 * MIB, 1, 25), "leave cpu.isolateEmulatorThread out"),
-        (guest(16), Allocation(1024 * GIB, 2 * MIB, 16, 25), "only less memory takes less time"),
+        (guest(1, is_memfd=True), MemoryAllocation(128 * GIB, 4 * KIB, 1, 35), "echo advise > shmem_enabled"),
+        (
+            guest(2),
+            MemoryAllocation(128 * GIB, 2 * MIB, 2, 12),
+            "more vCPUs have more threads do that, up to 4 of them",
+        ),
+        (guest(2, emulator_cpus=1), MemoryAllocation(256 * GIB, 2 * MIB, 1, 25), "leave cpu.isolateEmulatorThread out"),
+        (guest(16), MemoryAllocation(1024 * GIB, 2 * MIB, 16, 25), "only less memory takes less time"),
     ],
 )
-def test_what_would_halve_it_depends_on_what_it_is(this: Guest, found: Allocation, fix: str) -> None:
+def test_what_would_halve_it_depends_on_what_it_is(this: Guest, found: MemoryAllocation, fix: str) -> None:
     finding = slow_start(this, found)
     assert finding is not None
     assert fix in finding.problem.fix
 
 
 def test_what_takes_no_longer_than_a_start_is_not_worth_a_word() -> None:
-    assert slow_start(guest(1), Allocation(16 * GIB, 2 * MIB, 1, 2)) is None
+    assert slow_start(guest(1), MemoryAllocation(16 * GIB, 2 * MIB, 1, 2)) is None

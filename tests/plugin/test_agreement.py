@@ -26,7 +26,7 @@ from plugin.doctor import examine
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.slices import device_of
 from plugin.fabric.activations import Book, book_file
-from plugin.node.snapshot import Snapshot, State
+from plugin.node.snapshot import DeviceState, Snapshot
 from plugin.page import node_page
 from plugin.picture import picture
 from plugin.watch.reader import Reader
@@ -158,7 +158,9 @@ def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
         assert squeezed(f"by ResourceClaim {claims[device.id]}" if claims[device.id] else "") in drawn
         assert squeezed(state) in drawn
         assert shown[device.id].state == state
-        assert told[device.id]["state"] == (state if state in (State.UNHEALTHY, State.WITHHELD) else "healthy")
+        assert told[device.id]["state"] == (
+            state if state in (DeviceState.UNHEALTHY, DeviceState.WITHHELD) else "healthy"
+        )
         if device in snapshot.inventory.published:
             assert ("taints" in device_of(snapshot, device, "node")) == (reasons[device.id] is not None)
 
@@ -171,6 +173,8 @@ def node(tmp_path: Path, pci_ids: PCIIDs) -> Callable[..., Node]:
         boot.parent.mkdir(parents=True, exist_ok=True)
         boot.write_text("0b6f3c3e-0000-4000-8000-000000000001\n")
         (tmp_path / "config.yaml").write_text(config)
+        for directory in ("state", "dra"):
+            (tmp_path / directory).mkdir(exist_ok=True)
         return Node(
             sys=sys,
             dev=make_nodes(sys, tmp_path / "dev"),
@@ -209,7 +213,6 @@ def test_all_agree_on_which_cards_wait_for_the_fabric_manager(node: Callable[...
 
 def test_all_say_which_files_of_ours_cannot_be_read(node: Callable[..., Node], machine: Machine) -> None:
     this = node(machine("two-rtx-3090"), "{}")
-    this.state.mkdir()
     for name in ("nvml.json", "vgpus.json"):
         (this.state / name).write_text("{}x")
     seen = this.now()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.devices import OpenedNodes, in_sysfs, in_the_container, read_nodes
-from launcher.checks.place import OWN_MACHINE
+from launcher.checks.wording import OWN_MACHINE
 from launcher.hostdevs import GuestCard, whole_cards
 from pci.host import Host
 from pci.resource import DeviceKind, variable

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.qemu import Names, broken_kvm, names_in, unknown_model
+from launcher.checks.qemu import QEMUNames, broken_kvm, names_in, unknown_model
 
 #: As libvirt's virDomainCapsCPUCustom prints them, without what nobody reads.
 CAPABILITIES = """
@@ -13,14 +13,14 @@ CAPABILITIES = """
 NONE = "<domainCapabilities><cpu><mode name='custom' supported='no'/></cpu></domainCapabilities>"
 
 
-def names(model: str | None) -> Names:
-    return Names("x86_64", "q35", "kvm", model)
+def names(model: str | None) -> QEMUNames:
+    return QEMUNames("x86_64", "q35", "kvm", model)
 
 
 def test_a_domain_names_a_machine_and_a_model_unless_that_is_the_hosts() -> None:
     text = "<domain type='{}'><os><type arch='x86_64' machine='q35'>hvm</type></os><cpu mode='{}'>{}</cpu></domain>"
     assert names_in(text.format("kvm", "host-model", "")) == names(None)
-    assert names_in(text.format("qemu", "custom", "<model>EPYC</model>")) == Names("x86_64", "q35", "qemu", "EPYC")
+    assert names_in(text.format("qemu", "custom", "<model>EPYC</model>")) == QEMUNames("x86_64", "q35", "qemu", "EPYC")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 from launcher.checks.space import Growing, Room, read_rooms, space
-from launcher.storage.media import EmptyImage, Link, Overlay
+from launcher.storage.media import EmptyImage, Overlay, Symlink
 from program.problem import Severity
 from tests.launcher.checks.trees import GIB, MIB, write
 
@@ -14,7 +14,7 @@ def test_what_grows_is_as_large_as_the_disk_that_the_guest_sees(tmp_path: Path) 
     os.truncate(tmp_path / "claim/disk.img", 5 * MIB)
     needs = (
         EmptyImage(tmp_path / "empty/e.qcow2", 2 * GIB),
-        Link(tmp_path / "disk_1.img", tmp_path / "image/disk.qcow2"),
+        Symlink(tmp_path / "disk_1.img", tmp_path / "image/disk.qcow2"),
         Overlay(tmp_path / "overlays/root", tmp_path / "disk_1.img", "qcow2"),
         Overlay(tmp_path / "overlays/copy", tmp_path / "claim/disk.img", "raw"),
         Overlay(tmp_path / "overlays/gone", tmp_path / "nothing", "raw"),

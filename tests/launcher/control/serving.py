@@ -12,7 +12,7 @@ import grpc
 import libvirt
 
 from launcher.control.listener import served
-from launcher.runtime.vm import VM, Identity, Phase
+from launcher.runtime.vm import VM, Phase, VMIdentity
 from tests.processes import BIN, ROOT
 
 OURS = "/gpu_launcher.v1.VirtualMachine/"
@@ -21,7 +21,7 @@ CHECK = f"{HEALTH}Check"
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"  # HealthCheckResponse.status
 
 UID = "b1f0bb32-6f0a-4d3e-9d3c-0c6f0f3d7a11"
-IDENTITY = Identity("lab", "vm", UID)
+IDENTITY = VMIdentity("lab", "vm", UID)
 
 _DOMAIN = """
 <node><domain type="test"><name>lab_vm</name><memory>65536</memory><vcpu>2</vcpu><os><type>hvm</type></os>

@@ -312,8 +312,8 @@ def test_events_that_end_without_the_vm_are_an_error(path: Path, tmp_path: Path)
     program = (
         "import pathlib, time\n"
         "from launcher.control.listener import served\n"
-        "from launcher.runtime.vm import VM, Identity\n"
-        f"with served(pathlib.Path({str(path)!r}), VM(Identity('lab', 'vm', ''))): print(flush=True); time.sleep(60)"
+        "from launcher.runtime.vm import VM, VMIdentity\n"
+        f"with served(pathlib.Path({str(path)!r}), VM(VMIdentity('lab', 'vm', ''))): print(flush=True); time.sleep(60)"
     )
     with started(sys.executable, "-c", program, stdout=subprocess.PIPE) as launcher:
         assert launcher.stdout is not None

@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from launcher.control.listener import served
-from launcher.runtime.vm import VM, Identity, Phase
+from launcher.runtime.vm import VM, Phase, VMIdentity
 from program.errors import Refusal
 from tests.launcher.control.raw import raw
 from tests.launcher.control.serving import (
@@ -60,8 +60,8 @@ def test_who_asks_nothing_pays_for_no_imports(short_dir: Path) -> None:
     program = (
         "import sys, pathlib\n"
         "from launcher.control.listener import served\n"
-        "from launcher.runtime.vm import VM, Identity\n"
-        f"with served(pathlib.Path({str(short_dir / 'sock')!r}), VM(Identity('lab', 'vm', ''))): pass\n"
+        "from launcher.runtime.vm import VM, VMIdentity\n"
+        f"with served(pathlib.Path({str(short_dir / 'sock')!r}), VM(VMIdentity('lab', 'vm', ''))): pass\n"
         "assert not {'grpclib', 'asyncio', 'google.protobuf', 'libvirt'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -112,9 +112,9 @@ def test_a_launcher_that_can_have_no_thread_says_so(short_dir: Path) -> None:
     program = (
         "import pathlib, resource, threading\n"
         "from launcher.control.listener import served\n"
-        "from launcher.runtime.vm import VM, Identity\n"
+        "from launcher.runtime.vm import VM, VMIdentity\n"
         "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, -1)); threading.stack_size(8 << 30)\n"
-        f"with served(pathlib.Path({str(short_dir / 'sock')!r}), VM(Identity('lab', 'vm', ''))): pass"
+        f"with served(pathlib.Path({str(short_dir / 'sock')!r}), VM(VMIdentity('lab', 'vm', ''))): pass"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.stderr.splitlines()[-1] == (
@@ -310,7 +310,7 @@ def test_a_domain_larger_than_http2s_window_is_told_whole(short_dir: Path, tmp_p
 
 
 def test_what_is_refused_comes_in_words_of_any_alphabet(short_dir: Path) -> None:
-    with called(short_dir / "sock", VM(Identity("lab", "größe 100%\n", ""))) as call:
+    with called(short_dir / "sock", VM(VMIdentity("lab", "größe 100%\n", ""))) as call:
         code, words = call.status(f"{OURS}GetXML")
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert words == "lab/größe 100%\\n: is preparing; ask again when it is running"

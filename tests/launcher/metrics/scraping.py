@@ -6,13 +6,13 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from launcher.metrics.domain import Domain, Names
+from launcher.metrics.domain import DomainNames, DomainSample
 from launcher.metrics.families import families
-from launcher.metrics.gpus import Answer
+from launcher.metrics.gpus import GuestAnswer
 from launcher.metrics.listener import served
-from launcher.metrics.pod import Pod
+from launcher.metrics.pod import PodSample
 from launcher.metrics.text import text_of
-from launcher.runtime.hostdevs import HostDevice
+from launcher.runtime.hostdevs import Hostdev
 from launcher.runtime.nvidia_smi import Told
 from launcher.runtime.operations import VMState
 from launcher.runtime.vm import VM, Phase
@@ -42,11 +42,13 @@ def read(text: str) -> Scrape:
 def whole_page() -> str:
     """The text of a VM that has each metric."""
     numbers = {f"{group}.0.{name}": 1 for group, names in _EVERY.items() for name in names.split()}
-    domain = Domain(VMState("running", "booted"), numbers | _NUMBERS, agent=False)
+    domain = DomainSample(VMState("running", "booted"), numbers | _NUMBERS, agent=False)
     card = PCIAddress(0, 1, 0, 0)
-    pod = Pod({"worker": 1}, 1, {card: Errors(0, 0, 0)})
-    gpus = Answer(1, {card: Told("580.126.09", 34, 1 << 30, 2 << 30, 41)})
-    return text_of(families(Phase.RUNNING, domain, pod, Names({}, (HostDevice("ua-gpu-gpu1", str(card), card),)), gpus))
+    pod = PodSample({"worker": 1}, 1, {card: Errors(0, 0, 0)})
+    gpus = GuestAnswer(1, {card: Told("580.126.09", 34, 1 << 30, 2 << 30, 41)})
+    return text_of(
+        families(Phase.RUNNING, domain, pod, DomainNames({}, (Hostdev("ua-gpu-gpu1", str(card), card),)), gpus)
+    )
 
 
 _EVERY = {

@@ -9,10 +9,10 @@ from itertools import count
 from pathlib import Path
 from xml.etree import ElementTree
 
-from launcher.metrics.domain import Names
+from launcher.metrics.domain import DomainNames
 from launcher.metrics.families import families
-from launcher.metrics.gpus import Answer, Questions
-from launcher.metrics.pod import Pod
+from launcher.metrics.gpus import GuestAnswer, Questions
+from launcher.metrics.pod import PodSample
 from launcher.metrics.text import text_of
 from launcher.runtime.hostdevs import hostdevs_in
 from launcher.runtime.nvidia_smi import Told
@@ -29,14 +29,14 @@ FIRST, OTHER = PCIAddress(0, 2, 0, 0), PCIAddress(0, 9, 0, 0)
 DEVICES = hostdevs_in(ElementTree.fromstring(f"<domain><devices>{CARDS}</devices></domain>"), {1: 2, 2: 4})
 
 
-def told(answer: Answer | None) -> Mapping[tuple[str, ...], float]:
-    found = read(text_of(families(Phase.RUNNING, None, Pod({}, None, {}), Names({}, DEVICES), answer)))
+def told(answer: GuestAnswer | None) -> Mapping[tuple[str, ...], float]:
+    found = read(text_of(families(Phase.RUNNING, None, PodSample({}, None, {}), DomainNames({}, DEVICES), answer)))
     return {key: value for key, value in found.items() if key[0].startswith("guest_")}
 
 
 def test_each_of_the_vms_own_gpus_has_its_numbers_in_base_units_and_a_time() -> None:
     gpu = ("gpu1", "0000:41:00.0")
-    assert told(Answer(1795340007.5, {FIRST: GPU, OTHER: GPU})) == {
+    assert told(GuestAnswer(1795340007.5, {FIRST: GPU, OTHER: GPU})) == {
         ("guest_tells_gpus",): 1,
         ("guest_gpus_timestamp_seconds",): 1795340007.5,
         ("guest_gpu_info", *gpu, "580.126.09"): 1,
@@ -48,10 +48,10 @@ def test_each_of_the_vms_own_gpus_has_its_numbers_in_base_units_and_a_time() -> 
 
 
 def test_what_the_driver_does_not_tell_is_missing_and_all_of_it_after_a_refusal() -> None:
-    found = told(Answer(1, {PCIAddress(0, 4, 0, 0): Told("550.54", None, None, None, None)}))
+    found = told(GuestAnswer(1, {PCIAddress(0, 4, 0, 0): Told("550.54", None, None, None, None)}))
     of_vgpu = ("guest_gpu_info", "my-vgpu", "7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0", "550.54")
     assert found == {("guest_tells_gpus",): 1, ("guest_gpus_timestamp_seconds",): 1, of_vgpu: 1}
-    assert told(Answer(1, None)) == {("guest_tells_gpus",): 0}
+    assert told(GuestAnswer(1, None)) == {("guest_tells_gpus",): 0}
     assert told(None) == {}
 
 
@@ -81,7 +81,7 @@ class Guest:
         return self.asked.count("guest-exec")
 
 
-def answered(questions: Questions) -> Answer:
+def answered(questions: Questions) -> GuestAnswer:
     """The answer to one more question, once the thread of the last is gone."""
     until(lambda: all(thread.name != "question to nvidia-smi" for thread in threading.enumerate()))
     before = questions.answer

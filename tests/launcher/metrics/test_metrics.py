@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from launcher.metrics.domain import Domain, Names
+from launcher.metrics.domain import DomainNames, DomainSample
 from launcher.metrics.families import families
 from launcher.metrics.listener import served
-from launcher.metrics.pod import Pod, seen
+from launcher.metrics.pod import PodSample, seen
 from launcher.metrics.text import text_of
 from launcher.runtime.operations import VMState
 from launcher.runtime.vm import VM, Phase
@@ -52,13 +52,13 @@ STATISTICS: dict[str, Any] = {
 }
 
 
-def told(phase: Phase, domain: Domain | None, pod: Pod | None = None) -> Scrape:
-    names = Names({"vda": "root", "tap1": 'say "hi"\n'}, ())
-    return read(text_of(families(phase, domain, pod or Pod({}, None, {}), names, None)))
+def told(phase: Phase, domain: DomainSample | None, pod: PodSample | None = None) -> Scrape:
+    names = DomainNames({"vda": "root", "tap1": 'say "hi"\n'}, ())
+    return read(text_of(families(phase, domain, pod or PodSample({}, None, {}), names, None)))
 
 
 def test_what_libvirt_tells_is_in_base_units_by_the_manifests_names() -> None:
-    found = told(Phase.RUNNING, Domain(VMState("paused", "ioerror"), STATISTICS, agent=True))
+    found = told(Phase.RUNNING, DomainSample(VMState("paused", "ioerror"), STATISTICS, agent=True))
     assert found.pop(("build_info", *(key[1] for key in found if key[0] == "build_info"))) == 1
     assert found == {
         ("vm_state", "running", "paused", "ioerror"): 1,
@@ -129,9 +129,9 @@ def test_whoever_scrapes_nothing_pays_for_no_imports() -> None:
     program = (
         "import sys, pathlib\n"
         "from launcher.metrics.listener import served\n"
-        "from launcher.runtime.vm import VM, Identity\n"
+        "from launcher.runtime.vm import VM, VMIdentity\n"
         "from program.ports import HTTPPort\n"
-        "with served(HTTPPort('127.0.0.1', 0), VM(Identity('lab', 'vm', '')), '', pathlib.Path('/sys')): pass\n"
+        "with served(HTTPPort('127.0.0.1', 0), VM(VMIdentity('lab', 'vm', '')), '', pathlib.Path('/sys')): pass\n"
         "assert not {'h11', 'asyncio', 'libvirt'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})

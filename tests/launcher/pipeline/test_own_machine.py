@@ -12,7 +12,7 @@ from launcher.checks.access import kvm
 from launcher.checks.cgroup import memlock
 from launcher.checks.devices import OpenedNodes, in_the_container
 from launcher.checks.network import privileged
-from launcher.checks.place import OWN_MACHINE
+from launcher.checks.wording import OWN_MACHINE
 from launcher.facts import OwnMachine
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.network.attachments import attached
@@ -21,7 +21,7 @@ from launcher.pipeline.pod import Pod, with_gpus
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import asked_for, root_of, uri_of
-from launcher.storage.media import Brought, Directory, EmptyImage, Link, Overlay, made
+from launcher.storage.media import Brought, Directory, EmptyImage, Overlay, Symlink, made
 from pci.sysfs.functions import read_host
 from program.errors import ProgramError, Refusal, UserError
 from tests.conftest import Command, Machine
@@ -114,7 +114,7 @@ def test_its_files_are_in_its_users_directories_and_its_disks_are_those_that_are
         f"{state}/var/run/kubevirt-private/libvirt/qemu/nvram/vm_VARS.fd",
     }
     kept = state / "var/lib/swtpm"
-    assert Link(Path(run, "lib/swtpm"), kept) in start.needs
+    assert Symlink(Path(run, "lib/swtpm"), kept) in start.needs
     assert {need.path for need in start.needs if isinstance(need, Directory)} == {
         kept,
         state / "var/run/kubevirt-private/libvirt/qemu/nvram",
@@ -310,7 +310,7 @@ def test_permissions_and_limits_say_what_root_does_for_the_user(machine: Machine
     cards = start_of(vmi, pod, Here(uri="test:///default")).cards
     nodes = {"vfio/vfio": None, "vfio/11": errno.EACCES, "vfio/71": errno.EBUSY}
     opened = OpenedNodes(opened=nodes, groups=("11", "71"), has_functions=False)
-    closed, used = map(str, in_the_container(cards, host, opened, guest_runs=False, place=OWN_MACHINE))
+    closed, used = map(str, in_the_container(cards, host, opened, guest_runs=False, wording=OWN_MACHINE))
     assert (
         "cannot be opened: Permission denied; give it to the user that starts the VM: sudo chown $USER /dev/vfio/11"
         in (closed)
@@ -321,7 +321,7 @@ def test_permissions_and_limits_say_what_root_does_for_the_user(machine: Machine
     locked = str(memlock(5 * GIB, 8 << 20, OWN_MACHINE))
     assert "5120 MiB with libvirt's reserve, and this user may lock 8 MiB; raise the user's limit as root" in locked
     device = Path("/dev/kvm")
-    assert "sudo usermod -aG kvm $USER" in str(kvm(device, errno.EACCES, emulation_allowed=False, place=OWN_MACHINE))
+    assert "sudo usermod -aG kvm $USER" in str(kvm(device, errno.EACCES, emulation_allowed=False, wording=OWN_MACHINE))
     assert "turn virtualization on in the firmware" in str(
-        kvm(device, errno.ENOENT, emulation_allowed=False, place=OWN_MACHINE)
+        kvm(device, errno.ENOENT, emulation_allowed=False, wording=OWN_MACHINE)
     )

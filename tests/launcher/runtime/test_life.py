@@ -20,7 +20,7 @@ from launcher.runtime.embedded import root_of
 from launcher.runtime.events import Ending
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.run import run, tidy
-from launcher.runtime.vm import VM, Change, Identity, Phase, StopRequested
+from launcher.runtime.vm import VM, Change, Phase, StopRequested, VMIdentity
 from launcher.storage.media import Brought
 from program.errors import Refusal
 from tests.launcher import kernels
@@ -40,7 +40,7 @@ def plan(directory: Path, uri: str, *, kernel: bytes | None = None, grace: float
         file.write_bytes(kernels.multiboot(kernel))
         xml = xml.replace(f"{KERNEL_BOOT}/kernel", str(file))
     return RunPlan(
-        identity=Identity("default", "vm", str(vmi.metadata.uid)),
+        identity=VMIdentity("default", "vm", str(vmi.metadata.uid)),
         domain=domain_name(vmi.metadata),
         xml=xml,
         numbers={},

@@ -6,13 +6,13 @@ from typing import Any
 import libvirt
 import pytest
 
-from launcher.runtime.vm import VM, Change, Identity, Phase, StopRequested
+from launcher.runtime.vm import VM, Change, Phase, StopRequested, VMIdentity
 from program.errors import Refusal
 
 
 @pytest.fixture
 def vm() -> VM:
-    return VM(Identity("default", "vm", "b1f0bb32"))
+    return VM(VMIdentity("default", "vm", "b1f0bb32"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from launcher.claims import Entry, EntryKind
 from launcher.selection.annotations import read_selection
 from launcher.selection.cluster import cluster_of
 from launcher.selection.fit import fit_of
-from launcher.selection.map import State, cards_of
+from launcher.selection.map import CardState, cards_of
 from plugin.cards.config import Config, Serve
 from plugin.cards.names import read_pci_ids
 from plugin.cards.vgpu_rules import VGPURule, When
@@ -87,7 +87,7 @@ def test_the_map_says_where_no_room_is_left(objects: list[Object]) -> None:
     cluster = cluster_of([*objects, claim_of("held", [("node", name_of("41", "48Q", 0))], "other")])
     (node,) = cluster.nodes
     states = [(each.state, NO_ROOM in each.text) for each in cards_of(node, cluster)]
-    free, taken, no_room = (State.FREE, False), (State.TAKEN, False), (State.UNAVAILABLE, True)
+    free, taken, no_room = (CardState.FREE, False), (CardState.TAKEN, False), (CardState.UNAVAILABLE, True)
     assert [states.count(each) for each in (free, taken, no_room)] == [7, 1, 6]
 
 

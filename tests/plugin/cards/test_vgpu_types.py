@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from plugin.cards.vgpu_types import Sharing, instance_of, plain, sharing, size_of, slug
+from plugin.cards.vgpu_types import SharedCounters, instance_of, plain, sharing, size_of, slug
 from tests.plugin.counters import fitting
 from tests.vgpu_kernel import DC, L40S, Kernel, dc, l40s
 
@@ -45,7 +45,7 @@ class Card:
         return function, [name for name in sorted(MOST) if NUMBERS[name] in numbers]
 
 
-def first_that_fit(shared: Sharing, claimed: Collection[tuple[str, int]]) -> dict[str, int]:
+def first_that_fit(shared: SharedCounters, claimed: Collection[tuple[str, int]]) -> dict[str, int]:
     """The vGPUs that would be allocated next: their numbers by the names of their types."""
     # The first of a type is the last that is put there.
     return dict(reversed(fitting(shared.left, shared.consumed, claimed)))

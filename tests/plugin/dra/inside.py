@@ -11,7 +11,7 @@ from plugin.device_plugin.daemon import _partitions
 from plugin.dra.apiserver import APIServer
 from plugin.dra.binder import Binder
 from plugin.dra.claims import Reference
-from plugin.dra.preparation import Claims, Settings
+from plugin.dra.preparation import Claims, DriverSettings
 from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources, Watch
 from tests.plugin.dra.cluster import NODE, Cluster
@@ -28,7 +28,7 @@ class Inside:
     api: APIServer
 
     def claims(self, *, bind_within: float = 25.0, asked_again: float = 20.0) -> Claims:
-        settings = Settings(
+        settings = DriverSettings(
             node=NODE,
             state=self.cluster.state,
             cdi=self.cluster.cdi,

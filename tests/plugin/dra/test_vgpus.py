@@ -19,7 +19,7 @@ from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import plain
 from plugin.dra.binder import Binder
-from plugin.dra.preparation import Claims, Settings
+from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
 from plugin.state_files import boot_id
 from plugin.vgpus import claims as vgpus
@@ -101,7 +101,7 @@ class Node:
 
     def claims(self, driver: Inside) -> Claims:
         """A driver that has just begun."""
-        settings = Settings(
+        settings = DriverSettings(
             node=NODE,
             state=self.cluster.state,
             cdi=self.cluster.cdi,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Wording:
     """The parts of messages that differ. `absent` says that a node is not there, `user` precedes "may lock".
 
     `kvm_missing`, `kvm_closed`: fixes for /dev/kvm. `memlock`: raises the limit. `bind`: how a card is bound.
@@ -38,7 +38,7 @@ _REQUESTED = (
     "expected the pod to request each device as a resource, as the one that gpu-launcher pod prints, and the device "
     "plugin to give its nodes"
 )
-POD = Place(
+POD = Wording(
     absent="is not in the container",
     user="this container",
     kvm_missing=_GIVE_KVM,
@@ -59,7 +59,7 @@ POD = Place(
     "docs/restricted.md), or the disk be read-only",
     room="give the pod more ephemeral-storage, or mount a larger volume there: a full one pauses the guest",
 )
-OWN_MACHINE = Place(
+OWN_MACHINE = Wording(
     absent="is not on this machine",
     user="this user",
     kvm_missing="turn virtualization on in the firmware, and load kvm_intel or kvm_amd",
