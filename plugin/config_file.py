@@ -18,6 +18,8 @@ from program.problem import Problem
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
+_LARGEST = 1 << 20  # as a ConfigMap
+_EXPECTED_FILE = f"expected a config in YAML, of at most {_LARGEST >> 20} MiB"
 _READ = "gpu-plugin config schema prints all that a config may say"
 #: What pydantic says of a place, beside the names of fields.
 _NO_FIELDS = ("str", "tuple[str, ...]", "[key]")
@@ -79,14 +81,12 @@ def shadowed_in(path: Path, config: Config) -> list[Problem]:
 
 def _text(path: Path) -> str:
     from program.document import NotYAML, decoded
+    from program.input import read_input_bytes
 
     try:
-        return decoded(path.read_bytes())
+        return decoded(read_input_bytes(path, _LARGEST, _EXPECTED_FILE))
     except NotYAML as error:
         raise UserError(f"{path}{error.place}", error.wrong, error.fix or _READ) from error
-    except OSError as error:
-        wrong = f"cannot read the config: {error.strerror}"
-        raise UserError(path, wrong, "expected a file of text, in YAML") from error
 
 
 def schema() -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _first(error: "ValidationError") -> tuple[str, str]:
     # A selector is text or a list of texts, and pydantic reports both it tried.
     path = ".".join(str(part) for part in location if part not in _NO_FIELDS)
     where = f"{path}: " if path else ""
-    found = "has no value" if first["input"] is None else f"found {_shown(first['input'])}"
+    what = "has no value" if first["input"] is None else f"found {_shown(first['input'])}"
     match first["type"]:
         case _ if isinstance(nonsense := first.get("ctx", {}).get("error"), Nonsense):
             return f"{where}{nonsense.wrong}", nonsense.fix
@@ -121,11 +121,11 @@ def _first(error: "ValidationError") -> tuple[str, str]:
             return f"{where}is no word of the config", _meant(str(location[-1]), _words(location))
         case "enum":
             values = re.findall("'([^']*)'", first["ctx"]["expected"])  # 'a', 'b' or 'c'
-            wrong = "is no word of the config" if location[-1] == "[key]" else found
+            wrong = "is no word of the config" if location[-1] == "[key]" else what
             return f"{where}{wrong}", _meant(str(first["input"]), values)
         case kind:
             expected = next((words for start, words in _EXPECTED.items() if kind.startswith(start)), None)
-            return (f"{where}{found}", expected) if expected else (f"{where}{first['msg']}", _READ)
+            return (f"{where}{what}", expected) if expected else (f"{where}{first['msg']}", _READ)
 
 
 def _shown(value: object) -> str:

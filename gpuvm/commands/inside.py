@@ -48,7 +48,7 @@ class About(Enum):
 
 
 def guest(
-    about: Annotated[About, typer.Argument(help="What to ask for.")],
+    about: Annotated[About, typer.Argument(metavar="ABOUT", help="What to ask for.")],
     vm: OneVM,
     cluster: ClusterFlags,
     output: Output = None,

@@ -18,7 +18,7 @@ from program.errors import UserError
 
 def port_forward(
     vm: OneVM,
-    ports: Annotated[list[str], typer.Argument(metavar="[tcp/]PORT[:GUEST]...", help="Local ports, and the guest's.")],
+    ports: Annotated[list[str], typer.Argument(metavar="[tcp/]PORT[:GUEST]", help="Local ports, and the guest's.")],
     cluster: ClusterFlags,
     address: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where to listen.  [default: localhost]")

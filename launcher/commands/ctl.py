@@ -38,11 +38,11 @@ class Action(Enum):
 
 
 def ctl(
-    action: Annotated[Action, typer.Argument(help="What to ask of it.")],
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to ask of it.")],
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[WORD]...",
+            metavar="WORD",
             help="After screenshot, FILE.png. After guest: gpus; or for its agent ping; info; users; filesystems; or "
             "exec, and after -- a program and its arguments.",
         ),

@@ -12,12 +12,12 @@ from launcher.commands.options import BlockVolume, Emulation, GPUFlag, VMFlags, 
 from launcher.cpus.host import cpuset_of_flag
 from launcher.facts import Facts, PodInterface, read_block_sizes
 from launcher.manifest.spec import Spec
-from launcher.network.multus import attached_to_the_pod, read_status
+from launcher.network.multus import LARGEST, attached_to_the_pod, read_status
 from launcher.pipeline.described_pod import Elsewhere
 from launcher.pipeline.pod import pod_of, with_gpus
 from launcher.pipeline.start import Start, start_of
 from launcher.versions import parse_version
-from program.errors import UserError
+from program.input import read_input_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +117,5 @@ def facts_of(flags: Offline) -> Facts:
 def _pod_interfaces(spec: Spec, file: Path | None) -> Mapping[str, PodInterface] | None:
     if file is None:
         return None
-    try:
-        text = file.read_text(errors="replace")
-    except OSError as error:
-        raise UserError(f"--network-status {file}", f"{error.strerror}", "name a file that can be read") from error
+    text = read_input_bytes(file, LARGEST, "expected the pod's annotation network-status").decode(errors="replace")
     return attached_to_the_pod(spec, read_status(text, f"--network-status {file}"))

@@ -17,7 +17,8 @@ from program.errors import Refusal, UserError
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 STATUS = "k8s.v1.cni.cncf.io/network-status"
 _DEFAULT_NETWORK = "v1.multus-cni.io/default-network"
-_LARGEST = 1 << 20
+#: Bytes of the annotation: Kubernetes takes 256 KiB of all of an object.
+LARGEST = 1 << 20
 
 
 class SecondNetwork(NamedTuple):
@@ -68,7 +69,7 @@ def read_status(text: str, source: str) -> tuple[Status, ...]:
     text."""
     fix = f"expected the pod's annotation {STATUS}, a JSON list of objects"
     try:
-        items = json.loads(text) if len(text) <= _LARGEST else None
+        items = json.loads(text) if len(text) <= LARGEST else None
     except (ValueError, RecursionError) as error:
         raise UserError(source, "is not JSON", fix) from error
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):

@@ -19,9 +19,11 @@ from pci.sysfs.attribute import CannotLook, Unreadable
 from pci.sysfs.functions import NotSysfs, read_host
 from pci.sysfs.huge_pages import read_transparent
 from program.errors import Refusal, UserError
+from program.input import read_input_bytes
 
 SYS = Path("/sys")
 _CPUINFO = Path("/proc/cpuinfo")
+_LARGEST = 4 << 20  # twice what Linux gives a process
 _VARIABLE = "expected NAME=VALUE"
 _VARIABLES = f"{_VARIABLE} on each line of a file of text"
 
@@ -66,9 +68,7 @@ def with_gpus(pod: Pod, gpus: Sequence[str], vmi: VirtualMachineInstance) -> Pod
 def _variables_in(path: Path) -> dict[str, str]:
     """Read NAME=VALUE lines as `env` prints them in a pod, or as `export` does, with quotes."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise UserError(path, f"cannot read the variables: {error.strerror}", _VARIABLES) from error
+        lines = read_input_bytes(path, _LARGEST, _VARIABLES).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise UserError(path, f"cannot read the variables: {error}", _VARIABLES) from error
     values = {}

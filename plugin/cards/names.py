@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from program.errors import UserError
+from program.input import read_input_bytes
 
 #: Debian's package pci.ids; also where hwdata links it on other systems.
 PCI_IDS = Path("/usr/share/misc/pci.ids")
 
+_LARGEST = 16 << 20  # ten times the file of 2026
+_EXPECTED = "expected the names of PCI devices: install the package pci.ids (hwdata), or name a file with --pci-ids"
 _LONGEST = 63
 _LONGEST_PREFIX = 253 - len("requests.")  # the quota for it is called requests.PREFIX/NAME
 _PREFIX = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -49,14 +52,7 @@ class PCIIDs:
 
 def read_pci_ids(path: Path) -> PCIIDs:
     """Read a pci.ids file; UserError if there is none, or it has no vendors."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise UserError(
-            path,
-            f"cannot read the names of PCI devices: {error.strerror}",
-            "install the package pci.ids (hwdata), or name a file with --pci-ids",
-        ) from error
+    text = read_input_bytes(path, _LARGEST, _EXPECTED).decode(errors="replace")
     if not re.search(r"^[0-9a-f]{4}  \S", text, re.MULTILINE):
         raise UserError(path, "is no pci.ids file", "expected lines like '10de  NVIDIA Corporation'")
     date = re.search(r"^#\s*Date:\s*(\S+)", text, re.MULTILINE)

@@ -40,7 +40,7 @@ class BindFlags:
     """The cards, and the places of sysfs, the config and the state."""
 
     addresses: Annotated[
-        list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
+        list[str] | None, typer.Argument(metavar="ADDRESS", help="Any function of each card, like 0000:41:00.0.")
     ] = None
     every: Annotated[
         bool,
@@ -97,11 +97,11 @@ def _rebind(
     addresses, every, sysfs, state = flags.addresses or [], flags.every, flags.sysfs, flags.state
     if every == bool(addresses):
         wrong = "are both there" if every else "are both missing"
-        raise UserError("ADDRESS... and --all", wrong, "expected one: any function of each card, or all on offer")
+        raise UserError("ADDRESS and --all", wrong, "expected one: any function of each card, or all on offer")
     try:
         named = [PCIAddress.parse(address) for address in addresses]
     except InvalidPCIAddress as error:
-        raise UserError("ADDRESS...", error.wrong, error.fix) from error
+        raise UserError("ADDRESS", error.wrong, error.fix) from error
     command = words("--nvidia-smi", nvidia_smi)
     rules = config_of(flags.config)
     roots = Roots.beside(sysfs, state)

@@ -20,7 +20,9 @@ config = typer.Typer(help="Say what a config file means, or print its JSON schem
 
 
 @config.command()
-def check(file: Annotated[Path, typer.Argument(help="The config file.")], as_json: AsJSON = False) -> None:
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The config file.")], as_json: AsJSON = False
+) -> None:
     """Read a config file as the daemon would: 0 and what it means, or one line that says what is wrong with it.
 
     A rule that never counts is a warning.

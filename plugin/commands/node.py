@@ -18,7 +18,7 @@ from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs
 from plugin.node.look import Places, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
-from program.errors import Refusal
+from program.errors import Refusal, UserError
 from program.flags import Flag
 
 _SYS = Path("/sys")
@@ -81,8 +81,14 @@ def in_pod(flags: NodeFlags, root: Path = Path("/")) -> NodeFlags:
 
 def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     """Return all that can be known of the node of that /sys. A flag that is None means the place on this node; if /sys
-    is another tree, it is not looked at. ProgramError if the node cannot be read, or a named socket does not answer."""
+    is another tree, it is not looked at. ProgramError if the node cannot be read, a named directory is not there, or a
+    named socket does not answer."""
     is_this_node = flags.sysfs == _SYS
+    for flag in ("proc", "dev", "state", "dra_state"):
+        directory = getattr(flags, flag)
+        if directory is not None and not os.path.isdir(directory):  # noqa: PTH112 (it may raise)
+            name = f"--{flag.replace('_', '-')} {directory}"
+            raise UserError(name, "is no directory", "name one that is there, or leave it out")
     flags = in_pod(flags)
     sysfs, proc, dev, state, dra_state = flags.sysfs, flags.proc, flags.dev, flags.state, flags.dra_state
     if is_this_node:

@@ -49,7 +49,7 @@ class Action(StrEnum):
 
 def vgpus(
     action: Annotated[
-        Action | None, typer.Argument(metavar="[apply]", help="Make what the config asks for.", show_default=False)
+        Action | None, typer.Argument(metavar="apply", help="Make what the config asks for.", show_default=False)
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     undo: Annotated[

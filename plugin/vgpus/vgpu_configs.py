@@ -22,8 +22,10 @@ from pci.vendors import NVIDIA
 from plugin.cards.vgpu_rules import VGPURule
 from program.document import NotYAML, decoded, read_document
 from program.errors import Nonsense, UserError
+from program.input import read_input_bytes
 from program.problem import listed
 
+_LARGEST = 1 << 20  # as a ConfigMap
 _FORM = "expected vgpu-configs as vgpu-device-manager reads them"
 
 
@@ -51,11 +53,9 @@ def rules_of(path: Path, name: str, host: Host) -> tuple[VGPURule, ...]:
 
 def _configs(path: Path) -> Mapping[str, Any]:
     try:
-        document = read_document(decoded(path.read_bytes()))
+        document = read_document(decoded(read_input_bytes(path, _LARGEST, _FORM)))
     except NotYAML as error:
         raise UserError(f"{path}{error.place}", error.wrong, error.fix or _FORM) from error
-    except OSError as error:
-        raise UserError(path, f"cannot be read: {error.strerror}", _FORM) from error
     configs = document.get("vgpu-configs") if isinstance(document, dict) else None
     if not isinstance(configs, dict):
         raise UserError(path, "has no vgpu-configs", _FORM)

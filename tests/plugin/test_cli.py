@@ -84,8 +84,10 @@ def test_a_directory_with_something_in_it_is_left_alone(gpu_plugin: Command, mac
     ("arguments", "problem", "exit_code"),
     [
         (["inventory", "--sysfs", "/nowhere"], "/nowhere: expected a sysfs tree", 1),
-        (["inventory", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot read the config", 2),
-        (["inventory", "--pci-ids", "/nowhere"], "/nowhere: cannot read the names of PCI devices", 2),
+        (["inventory", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read", 2),
+        (["inventory", "--config", "/dev/zero"], "/dev/zero: has more than 1048576 bytes", 2),
+        (["inventory", "--pci-ids", "/nowhere"], "/nowhere: cannot be read", 2),
+        (["inventory", "--pci-ids", "/dev/zero"], "/dev/zero: has more than 16777216 bytes", 2),
         (
             ["serve", "--kubelet-dir", "/nowhere"],
             "/nowhere: no such directory; expected the kubelet's device plugin directory, name it with --kubelet-dir",

@@ -121,10 +121,10 @@ def test_a_write_that_the_kernel_refuses_is_named(gpu_plugin: Command, node: Nod
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "ADDRESS... and --all: are both missing; expected one: any function of each card, or all on offer"),
-        ([GPU, "--all"], "ADDRESS... and --all: are both there; expected one"),
-        (["01:00.0"], "ADDRESS...: '01:00.0' is not a PCI address; expected domain:bus:slot.function"),
-        (["--all", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot read the config"),
+        ([], "ADDRESS and --all: are both missing; expected one: any function of each card, or all on offer"),
+        ([GPU, "--all"], "ADDRESS and --all: are both there; expected one"),
+        (["01:00.0"], "ADDRESS: '01:00.0' is not a PCI address; expected domain:bus:slot.function"),
+        (["--all", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
     ],
 )
 @pytest.mark.parametrize("command", ["bind", "unbind"])

@@ -265,7 +265,7 @@ RULE = 'offer:\n- {vendor: "10de", prefix: a.com}\n'
         (f"{RULE}whole: [hgx]\n", ":3: whole: 'hgx' is not an extended resource name; expected prefix/name"),
         # is not YAML: line 2, column 1: while scanning for the next token, found character that cannot start any token
         ("offer:\n\t- x", ":2:1: is not YAML: a tab is here, and YAML is indented with spaces; write spaces"),
-        # cannot read the config: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte
+        # cannot be read: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte
         ("\udcff\udcfe", ":1: is text in UTF-16; save it as UTF-8"),
     ],
 )

@@ -244,7 +244,7 @@ def test_a_config_that_is_written_slowly_counts_when_it_is_whole(
             "offer: [{address: '0000:01:00.0', resource: a.b/c}, {address: '0000:e1:00.0', resource: a/b.c}]",
             "would share the variable PCI_RESOURCE_A_B_C",
         ),
-        (None, "cannot read the config"),
+        (None, "cannot be read"),
     ],
 )
 def test_a_broken_config_leaves_the_one_before_in_force_and_says_so(
