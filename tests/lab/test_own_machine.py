@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,8 +100,8 @@ def _home(directory: Path) -> Path:
     (home / ".ssh").mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", home / ".ssh/id_ed25519"], check=True)
     shutil.copy(guest_disk(), clone / "noble-server-cloudimg-amd64.img")
-    with tarfile.open(dependencies() / "layer.tar") as layer:
-        layer.extractall(directory / "layer", filter="tar")
+    (directory / "layer").mkdir()
+    subprocess.run(["tar", "-xf", dependencies() / "layer.tar", "-C", directory / "layer"], check=True)
     (site,) = (directory / "layer").rglob("dist-packages")
     shutil.move(site, home / "site")
     for path in (home, *home.rglob("*")):
