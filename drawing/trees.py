@@ -81,7 +81,7 @@ def placed(
     """
 
     def down(nodes: Iterable[TreeNode[Leaf]], column: int, y: int) -> tuple[tuple[PlacedNode[Leaf], ...], int]:
-        placed: list[PlacedNode[Leaf]] = []
+        places: list[PlacedNode[Leaf]] = []
         for node in nodes:
             label = _on_line(node, columns.marks)
             if isinstance(node, Twig):
@@ -96,8 +96,8 @@ def placed(
                 top = max(y, (below[0].middle + below[-1].middle - block.height) // 2)
                 place = PlacedNode(node, block, left, top, label, below)
                 y = max(bottom, top + block.height + GAP)
-            placed.append(place)
-        return tuple(placed), y
+            places.append(place)
+        return tuple(places), y
 
     places, bottom = down(nodes, 0, 0)
     return places, bottom - GAP

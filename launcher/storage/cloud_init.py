@@ -69,11 +69,11 @@ def _secret(volume: str, name: str, keys: tuple[str, ...], mounted: Mapping[str,
     for key in keys:
         if key in mounted:
             return mounted[key]
-    has = ", ".join(map(repr, sorted(mounted))) or "nothing"
+    names = ", ".join(map(repr, sorted(mounted))) or "nothing"
     raise Refusal(
         f"the volume {volume!r}",
         f"the secret {name!r} has no key {keys[0]!r}",
-        f"expected it, or {keys[1]!r}, with data for cloud-init, and not only {has}",
+        f"expected it, or {keys[1]!r}, with data for cloud-init, and not only {names}",
     )
 
 

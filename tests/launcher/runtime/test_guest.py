@@ -97,14 +97,14 @@ def listening_libvirtd(directory: Path, sock: Path) -> subprocess.Popen[bytes]:
         command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
     environ = {"PATH": os.environ["PATH"], "HOME": str(directory), "XDG_RUNTIME_DIR": str(directory)}
     log = directory / "libvirtd.log"
-    for starts_left in (2, 1, 0):
+    for _ in range(3):
         with log.open("a") as stderr:
             process = subprocess.Popen(command, env=environ, stderr=stderr)
         deadline = time.monotonic() + 30
         while process.poll() is None and not listens(sock):
             assert time.monotonic() < deadline, f"no socket of libvirtd: {log.read_text()}"
             time.sleep(0.05)
-        if process.poll() != _NO_NETWORK or not starts_left:
+        if process.poll() != _NO_NETWORK:
             break
     assert process.poll() is None, f"libvirtd ended with {process.returncode}: {log.read_text()}"
     return process
