@@ -6,7 +6,7 @@ import typer
 
 from program import commands
 
-_VERBS = {
+VERBS = {
     "list": "vms:list_vms",
     "why": "why",
     "map": "map:map_cluster",
@@ -33,7 +33,7 @@ _VERBS = {
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:
     """Return the program for these arguments."""
-    modules = {verb: f"gpuvm.commands.{place}" for verb, place in _VERBS.items()}
+    modules = {verb: f"gpuvm.commands.{place}" for verb, place in VERBS.items()}
     return commands.command_line(
         arguments, modules, "Works with the VMs of gpu-launcher's pods, over your own kubectl."
     )

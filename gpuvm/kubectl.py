@@ -1,53 +1,63 @@
-"""The user's kubectl: its context, its rights, its words."""
+"""The user's kubectl: its context, its rights, its words.
+
+Every command line of kubectl is made here, of words of our own, of Names, and of what the user typed; objects come
+back as values (objects.py). What a tenant chose is never a word by itself: an object is KIND/NAME, and a name that is
+none in Kubernetes is refused before kubectl is called, which would take `--server=...` for a flag.
+"""
 
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from selectors import EVENT_READ, DefaultSelector
-from tempfile import TemporaryFile
-from typing import Any, NamedTuple, NoReturn
+from tempfile import NamedTemporaryFile
+from typing import Any, NamedTuple
 
-from program.errors import ProgramError, Refusal, UserError
-from program.problem import Problem
+from gpuvm.objects import (
+    CONTAINER,
+    ID_LABEL,
+    MANIFEST_FILE,
+    NAME,
+    AnyObject,
+    ConfigMap,
+    Controller,
+    Event,
+    Pod,
+    ResourceClaim,
+    VMObject,
+    checked,
+    objects_in,
+)
+from gpuvm.process import SECONDS, answered, become, error_of, passed_on
+from program.document import NotYAML, decoded, read_documents
+from program.errors import Nonsense, ProgramError, Refusal, UserError
+from program.problem import Problem, printable
 
-ClusterObject = dict[str, Any]
+LONGEST = 120.0  # seconds, for the cards of 5,000 nodes
+_BESIDE = 60  # seconds for the API server and the kubelet, beside a pod's grace period
+_CONTROLLERS = "deployments,statefulsets,jobs"
+_UNCHANGEABLE = ("Pod", "Job")
+_CANNOT_CHANGE = re.compile(r"may not change fields|field is immutable")
+_UNSERVED = "the server doesn't have a resource type"
 
-SECONDS = 30.0  # for a call of kubectl that asks and answers
-_MOST = 1 << 28  # bytes of an answer: 5,000 pods are some 100 MB
-_MOST_WORDS = 1 << 16  # bytes of an error
-
-#: What kubectl logs beside its errors (klog), and what it adds to those of a program in a container.
-_OURS = "gpu-launcher: "
-_NOISE = re.compile(r"[IWEF]\d{4} |command terminated with exit code|Defaulted container")
-#: By kubectl's words, as of 1.32: what to do.
-_FIXES = (
-    (
-        r"Forbidden",
-        "ask for that right: docs/kubectl.md lists what each verb needs, `kubectl auth can-i --list` what you have",
-    ),
-    (r"Unauthorized|must be logged in", "log in to the cluster again"),
-    (r"context .*(was not found|does not exist)", "`kubectl config get-contexts` lists the contexts"),
-    (r"namespaces? .* not found", "`kubectl get namespaces` lists them"),
-    (r"NotFound", "`kubectl gpuvm list -A` lists the VMs"),
-    (
-        r"was refused|Unable to connect|dial tcp|[Tt]imeout|x509",
-        "see whether this machine reaches the cluster of `kubectl config current-context`",
-    ),
+#: What the API server, the scheduler and the kubelet put into a Pod's spec, and would not take from a new one or would
+#: put there again; its volume with a token has a name of its own in each pod.
+_FILLED_IN = ("nodeName", "serviceAccount", "priority", "preemptionPolicy", "ephemeralContainers")
+_TOKEN_VOLUME = "kube-api-access-"  # noqa: S105 (a name)
+#: Annotations that kubectl, CNI plugins and the like write.
+_WRITTEN = re.compile(
+    r"kubectl\.kubernetes\.io/|kubernetes\.io/limit-ranger$|k8s\.v1\.cni\.cncf\.io/networks?-status$"
+    r"|cni\.projectcalico\.org/|k8s\.ovn\.org/|ovn\.kubernetes\.io/"
 )
 
 
-class KubectlAnswer(NamedTuple):
-    """What a program has said: `words` are those on its standard error."""
+class Printed(NamedTuple):
+    """What `gpu-launcher pod` prints, and the objects in it: `parts` are their JSON."""
 
-    code: int
-    out: bytes
-    words: str
+    text: bytes
+    objects: tuple[AnyObject, ...]
+    parts: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +67,200 @@ class Kubectl:
     program: str
     flags: tuple[str, ...] = ()
 
-    def command(self, *words: str) -> list[str]:
+    # What there is.
+
+    def vms(self, *, everywhere: bool = False) -> list[VMObject]:
+        """Return the pods that have a VM's label, and the controllers."""
+        more = ["--all-namespaces"] if everywhere else []
+        return self._get([f"pods,{_CONTROLLERS}", "-l", ID_LABEL, *more], VMObject)
+
+    def pods(self, within: float = SECONDS) -> list[Pod]:
+        """Return the pods that have a VM's label."""
+        return self._get(["pods", "-l", ID_LABEL], Pod, within)
+
+    def pod(self, name: str) -> Pod | None:
+        return next(iter(self._get([_one("pod", name)], Pod)), None)
+
+    def named(self, kind: str, name: str) -> AnyObject | None:
+        return next(iter(self._get([_one(kind, name)], AnyObject)), None)
+
+    def config_map(self, name: str) -> ConfigMap | None:
+        return next(iter(self._get([_one("configmap", name)], ConfigMap)), None)
+
+    def events(self, each: VMObject) -> list[Event]:
+        """Return an object's events, the oldest first."""
+        about = f"--field-selector=involvedObject.uid={each.metadata.uid}"
+        events = self._get(["events", about, f"--namespace={each.metadata.namespace}"], Event)
+        return sorted(events, key=lambda event: event.time)
+
+    def claims(self, pod: Pod) -> list[ResourceClaim]:
+        """Return a pod's claims that there are."""
+        names = [_one("resourceclaim", name) for name in pod.claim_names]
+        return self._get([*names, f"--namespace={pod.metadata.namespace}"], ResourceClaim) if names else []
+
+    def cluster(self, kinds: str, *more: str) -> bytes:
+        """Return the objects of these kinds of the whole cluster as JSON for gpu-launcher, and of `more` kinds, of each
+        where the API server serves them. Refusal where the user may not list them."""
+        objects = self._everywhere(kinds)
+        for each in more:
+            try:
+                objects += self._everywhere(each)
+            except Refusal as refusal:
+                if _UNSERVED not in str(refusal):
+                    raise
+        return json.dumps({"items": objects}).encode()
+
+    def _everywhere(self, kinds: str) -> list[Any]:
+        objects = self._listed([kinds, "--all-namespaces"], LONGEST)
+        self._checked(objects, AnyObject)
+        return objects
+
+    def log(self, pod: Pod, lines: int) -> str:
+        """Return the last lines of the launcher's log."""
+        return printable(self._output([*_log(pod), f"--tail={lines}"]).decode(errors="replace"))
+
+    # What is done in a pod.
+
+    def follow_log(self, pod: Pod, *, follow: bool, previous: bool, tail: int | None) -> None:
+        """Be `kubectl logs`, which prints the log as it is."""
+        flags = [*["--follow"] * follow, *["--previous"] * previous, *([] if tail is None else [f"--tail={tail}"])]
+        become(self._command([*_log(pod), *flags]))
+
+    def ctl(self, pod: Pod, *words: str, within: float = SECONDS) -> bytes:
+        """Return what `gpu-launcher ctl` prints in a VM's pod."""
+        return self._output(_ctl(pod, words), within=within)
+
+    def follow_ctl(self, pod: Pod, *words: str) -> None:
+        """Print what `gpu-launcher ctl` prints, line by line, until it ends."""
+        passed_on(self._command(_ctl(pod, words)))
+
+    def join_ctl(self, pod: Pod, *words: str, tty: str) -> None:
+        """Be `gpu-launcher ctl`, with this terminal: what the guest prints comes to it as it is."""
+        become(self._command(_ctl(pod, words, tty)))
+
+    def ctl_command(self, pod: Pod, *words: str) -> list[str]:
+        """Return the command line of `gpu-launcher ctl` with standard input."""
+        return self._command(_ctl(pod, words, "-i"))
+
+    def port_forward(self, pod: Pod, address: str | None, pairs: Sequence[str]) -> None:
+        """Be `kubectl port-forward` of these PORT or PORT:GUEST."""
+        where = [] if address is None else [f"--address={address}"]
+        become(self._command(["port-forward", _one("pod", pod.name), *where, *pairs]))
+
+    def port_forward_command(self, pod: Pod, port: str) -> list[str]:
+        """Return the command line that forwards a free local port to that of the guest."""
+        return self._command(["port-forward", _one("pod", pod.name), f":{port}"])
+
+    # What changes something. Each prints nothing, and returns what kubectl prints.
+
+    def start_controller(self, controller: Controller) -> None:
+        self._patch(controller, suspend=False, replicas=controller.applied_replicas)
+
+    def stop_controller(self, controller: Controller) -> None:
+        self._patch(controller, suspend=True, replicas=0)
+
+    def delete_pod(self, pod: Pod) -> None:
+        """Delete a pod, and do not wait for its end."""
+        self._output(["delete", _one("pod", pod.name), "--wait=false"])
+
+    def delete(self, old: VMObject, others: Iterable[AnyObject]) -> None:
+        """Delete an object and others with it, and wait for their end, as long as its guest may take."""
+        seconds = old.spec.termination_grace_period_seconds + _BESIDE
+        names = [_one(each.kind, each.name) for each in (old, *others)]
+        flags = ["--ignore-not-found", f"--timeout={seconds}s"]
+        self._output(["delete", *names, *flags], within=seconds + _BESIDE)
+
+    def wait_for_end(self, pod: Pod) -> None:
+        """Wait until the guest of a pod has ended well, as long as it may take."""
+        seconds = pod.spec.termination_grace_period_seconds + _BESIDE
+        ended = "--for=jsonpath={.status.phase}=Succeeded"
+        self._output(["wait", _one("pod", pod.name), ended, f"--timeout={seconds}s"], within=seconds + _BESIDE)
+
+    def apply(self, new: Printed) -> str:
+        return self._changed(["apply"], new.text, within=_BESIDE)
+
+    def live_if_changed(self, new: AnyObject, text: bytes) -> VMObject | None:
+        """Return the object in the cluster if it would have to be made anew to become the new one; None if there is
+        none, or if `apply` can make it that. The API server is asked to apply it (--dry-run=server)."""
+        if new.kind not in _UNCHANGEABLE:
+            return None
+        where = [f"--namespace={new.metadata.namespace}"] if new.metadata.namespace else []
+        objects = self._listed([_one(new.kind, new.name), *where])
+        for live, value in zip(objects, self._checked(objects, VMObject), strict=True):
+            command = self._command(["apply", "--dry-run=server", "-o", "json", "-f", "-"])
+            answer = answered(command, given=text)
+            if answer.code and not _CANNOT_CHANGE.search(answer.words):
+                raise error_of(answer, command)
+            if answer.code or [*map(_fixed, self._read(answer.out, command))] != [_fixed(live)]:
+                return value  # type: ignore[no-any-return]
+        return None
+
+    def make_anew(self, pod: Pod) -> str:
+        """Delete a pod that has ended, and make it anew: by its name, its namespace, its labels, annotations and spec.
+
+        Refusal before anything is deleted where the API server would not take it, and after that with a file that has
+        it.
+        """
+        objects = self._listed([_one("pod", pod.name)])
+        if [each.metadata.uid for each in self._checked(objects, Pod)] != [pod.metadata.uid]:
+            raise Refusal(pod.place, "is gone or another pod meanwhile", "see `kubectl gpuvm list`")
+        new = _anew(objects[0])
+        metadata = {name: value for name, value in new["metadata"].items() if name != "name"}
+        trial = {**new, "metadata": {**metadata, "generateName": f"{pod.name[:200]}-"}}
+        self._changed(["create", "--dry-run=server"], json.dumps(trial).encode())
+        self._output(["delete", _one("pod", pod.name)], within=2 * _BESIDE)
+        text = json.dumps(new).encode()
+        try:
+            return self._changed(["create", "--save-config"], text)
+        except ProgramError as error:
+            file = _saved(text)
+            kept = Problem(file, "has the pod, which is deleted", f"`kubectl create -f {file}` makes it anew")
+            raise type(error).of([*error.problems, kept]) from error
+
+    # Words and answers.
+
+    def _command(self, words: Sequence[str]) -> list[str]:
         return [self.program, *self.flags, *words]
 
-    def output(self, *words: str, given: bytes = b"", within: float = SECONDS) -> bytes:
+    def _output(self, words: Sequence[str], given: bytes = b"", within: float = SECONDS) -> bytes:
         """Return what a call prints. Refusal, in kubectl's own words, where it fails or is late."""
-        answer = answered(self.command(*words), given=given, within=within)
+        answer = answered(self._command(words), given=given, within=within)
         if answer.code:
-            raise error_of(answer, self.command(*words))
+            raise error_of(answer, self._command(words))
         return answer.out
 
-    def objects(self, *words: str, within: float = SECONDS, given: bytes = b"") -> list[ClusterObject]:
-        """Return the objects that `kubectl get` finds; none is no error."""
-        text = self.output("get", *words, "--ignore-not-found", "-o", "json", given=given, within=within)
+    def _changed(self, words: Sequence[str], given: bytes, within: float = SECONDS) -> str:
+        return printable(self._output([*words, "-f", "-"], given, within).decode(errors="replace"))
+
+    def _patch(self, controller: Controller, *, suspend: bool, replicas: int) -> None:
+        spec = {"suspend": suspend} if controller.kind == "Job" else {"replicas": replicas}
+        place = _one(controller.kind, controller.name)
+        self._output(["patch", place, "--type=merge", "--patch", json.dumps({"spec": spec})])
+
+    def _get(self, words: Sequence[str], kind: Any, within: float = SECONDS) -> list[Any]:
+        return self._checked(self._listed(words, within), kind)
+
+    def _listed(self, words: Sequence[str], within: float = SECONDS) -> list[Any]:
+        """Return the objects that `kubectl get` prints; that there are none is no error."""
+        command = ["get", *words, "--ignore-not-found", "-o", "json"]
+        return self._read(self._output(command, within=within), self._command(command))
+
+    @staticmethod
+    def _read(text: bytes, command: Sequence[str]) -> list[Any]:
         try:
-            found = json.loads(text) if text.strip() else {"items": []}
-            return list(found.get("items", [found]))
-        except (ValueError, AttributeError, TypeError, RecursionError) as error:
-            raise Refusal(
-                "kubectl get", "its answer is no JSON", f"try {shlex.join(self.command('get', *words))}"
-            ) from error
+            return objects_in(text)
+        except Nonsense as error:
+            raise Refusal("kubectl", error.wrong, f"try {shlex.join(command)}") from error
 
-    def be(self, *words: str) -> NoReturn:
-        """Replace this process by that call of kubectl."""
-        become(self.command(*words))
+    @staticmethod
+    def _checked(objects: list[Any], kind: Any) -> list[Any]:
+        try:
+            return checked(objects, kind)
+        except Nonsense as error:
+            raise Refusal("kubectl", error.wrong, "see what `kubectl version` says of the API server") from error
 
 
-def found_kubectl(*flags: str) -> Kubectl:
+def kubectl_on_path(*flags: str) -> Kubectl:
     """Return the kubectl on PATH; Refusal without one."""
     program = shutil.which("kubectl")
     if program is None:
@@ -91,60 +268,69 @@ def found_kubectl(*flags: str) -> Kubectl:
     return Kubectl(program, flags)
 
 
-def become(command: Sequence[str]) -> NoReturn:
-    """Become that program (exec). Refusal if it is not there."""
+def read_printed(text: bytes) -> Printed:
+    """Return the objects that `gpu-launcher pod` prints. UserError if it prints anything else."""
     try:
-        os.execvp(command[0], list(command))  # noqa: S606 (no shell)
-    except OSError as error:
-        raise Refusal(command[0], f"cannot be started: {error.strerror}", "install it") from error
+        values = [document.value for document in read_documents(decoded(text))]
+        return Printed(text, tuple(checked(values, AnyObject)), tuple(json.dumps(value).encode() for value in values))
+    except NotYAML as error:
+        raise UserError("gpu-launcher pod", f"prints what {error.wrong}", "report it") from error
+    except Nonsense as error:
+        raise UserError("gpu-launcher pod", error.wrong, "report it") from error
 
 
-def answered(command: Sequence[str], *, given: bytes = b"", within: float = SECONDS) -> KubectlAnswer:
-    """Return what a program says with `given` on its standard input. Refusal if it is late, or cannot be started."""
-    with TemporaryFile() as stdin, TemporaryFile() as stderr:
-        stdin.write(given)
-        stdin.seek(0)
-        try:
-            process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603 (no shell)
-        except OSError as error:
-            raise Refusal(command[0], f"cannot be started: {error.strerror}", "install it") from error
-        with process:
-            try:
-                out, code = _printed(process, time.monotonic() + within)
-            except subprocess.TimeoutExpired as late:
-                fix = "see whether this machine reaches the cluster of `kubectl config current-context`"
-                raise Refusal(shlex.join(command), f"has not answered in {within:g} s", fix) from late
-            finally:
-                process.kill()
-        if len(out) > _MOST:
-            raise Refusal(shlex.join(command), f"prints more than {_MOST >> 20} MiB", "ask for one namespace with -n")
-        stderr.seek(0)
-        return KubectlAnswer(code, out, stderr.read(_MOST_WORDS).decode(errors="replace"))
+def manifest_of(kubectl: Kubectl, each: VMObject) -> str:
+    """Return the manifest of a pod or a controller, as it was applied. Refusal if its ConfigMap is gone."""
+    name = each.spec.manifest_name
+    config_map = kubectl.config_map(name) if name else None
+    if config_map is None or MANIFEST_FILE not in config_map.data:
+        wrong = f"its manifest is not there: ConfigMap {name}"
+        raise Refusal(each.name, wrong, "`kubectl gpuvm apply -f vm.yaml` makes it")
+    return config_map.data[MANIFEST_FILE]
 
 
-def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
-    """Return what a program prints, not much more than _MOST, and its exit code if it is not more. TimeoutExpired
-    at the deadline, also while a process that the program has started keeps its output open."""
-    assert process.stdout is not None
-    out = bytearray()
-    with DefaultSelector() as selector:
-        selector.register(process.stdout, EVENT_READ)
-        while len(out) <= _MOST:
-            left = deadline - time.monotonic()
-            if left <= 0 or not selector.select(left):
-                raise subprocess.TimeoutExpired(process.args, left)
-            if not (chunk := os.read(process.stdout.fileno(), 1 << 20)):
-                return bytes(out), process.wait(max(0, deadline - time.monotonic()))
-            out += chunk
-    return bytes(out), -1
+def _one(kind: str, name: str) -> str:
+    """Return the word for one object. Refusal if the name is none in Kubernetes."""
+    if not re.fullmatch(NAME, name):
+        raise Refusal(
+            f"{kind.lower()} {name!r}", "is named by the pod, and is no name in Kubernetes", "see who made the pod"
+        )
+    return f"{kind.lower()}/{name}"
 
 
-def error_of(answer: KubectlAnswer, command: Sequence[str]) -> ProgramError:
-    """Return kubectl's own words as an error, and what to do; those of `gpu-launcher` as they are."""
-    lines = [line for line in answer.words.splitlines() if line.strip() and not _NOISE.match(line)]
-    if lines and (ours := [line for line in lines if line.startswith(_OURS)]):
-        kind = UserError if answer.code == UserError.exit_code else Refusal
-        return kind.of([Problem("", line.removeprefix(_OURS), "") for line in ours])
-    words = " ".join(dict.fromkeys(lines)) or f"has ended with {answer.code}"
-    fix = next((fix for pattern, fix in _FIXES if re.search(pattern, words)), f"try {shlex.join(command)}")
-    return Refusal("kubectl", words, fix)
+def _log(pod: Pod) -> list[str]:
+    return ["logs", _one("pod", pod.name), "-c", CONTAINER]
+
+
+def _ctl(pod: Pod, words: Sequence[str], tty: str = "") -> list[str]:
+    """Return the words that call `gpu-launcher ctl` in a VM's pod; `tty` is -i or -it."""
+    call = ["exec", *([tty] if tty else []), _one("pod", pod.name), "-c", CONTAINER]
+    return [*call, "--", "gpu-launcher", "ctl", *words]
+
+
+def _fixed(each: Mapping[str, Any]) -> object:
+    """Return the part of a Pod or a Job that cannot be changed."""
+    return each["spec"] if each["kind"] == "Pod" else each["spec"]["template"]
+
+
+def _anew(live: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod to make, like one that has ended, without what was filled in."""
+    metadata, spec = live["metadata"], {name: value for name, value in live["spec"].items() if name not in _FILLED_IN}
+    spec["volumes"] = _without_token(spec.get("volumes", ()))
+    for kind in ("containers", "initContainers"):
+        if kind in spec:
+            spec[kind] = [{**each, "volumeMounts": _without_token(each.get("volumeMounts", ()))} for each in spec[kind]]
+    annotations = {name: value for name, value in metadata.get("annotations", {}).items() if not _WRITTEN.match(name)}
+    kept = {"labels": metadata.get("labels", {}), "annotations": annotations}
+    named = {"name": metadata["name"], "namespace": metadata["namespace"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**named, **kept}, "spec": spec}
+
+
+def _without_token(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [each for each in parts if not each["name"].startswith(_TOKEN_VOLUME)]
+
+
+def _saved(text: bytes) -> str:
+    with NamedTemporaryFile(prefix="kubectl-gpuvm-", suffix=".json", delete=False) as file:
+        file.write(text)
+    return file.name

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpuvm.kubectl import ClusterObject
-from gpuvm.pods import condition, has_ended, is_stopped, status_of
+from gpuvm.objects import Controller, Event, Pod, ResourceClaim, Terminated, Waiting
 from program.problem import Problem, listed
 
 
@@ -189,18 +188,17 @@ _LAST_LINE = "docs/exit-codes.md has the codes, docs/troubleshooting.md the line
 
 
 def answer(
-    pod: ClusterObject,
-    events: Sequence[ClusterObject],
+    pod: Pod,
+    events: Sequence[Event],
     last_line: str,
     of_nodes: tuple[str, str] | None = None,
-    claims: Sequence[ClusterObject] = (),
+    claims: Sequence[ResourceClaim] = (),
 ) -> Problem:
     """Return why the VM of a pod is as it is. `events` are the pod's, the oldest first. `of_nodes`: why no node takes
     the pod, and what to do, if that `is_for_nodes` and is known better than the scheduler says it. `claims`: those of a
     pod without a node, for which the scheduler may wait."""
-    name = _name(pod)
-    phase = str(pod.get("status", {}).get("phase", "Unknown"))
-    if "deletionTimestamp" not in pod["metadata"] and (not_ready := _of_claims(claims)) is not None:
+    name, phase = pod.place, pod.phase
+    if not pod.metadata.deletion_timestamp and (not_ready := _of_claims(claims)) is not None:
         wrong, fix = not_ready
         return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
     if of_nodes is not None:
@@ -210,7 +208,7 @@ def answer(
         if (reason := reason_of(pod, events, last_line)) is not None:
             wrong, fix = reason
             return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
-    if condition(pod, "Ready").get("status") == "True":
+    if pod.condition("Ready").status == "True":
         return Problem(name, "is Running: nothing keeps it", "")
     last = f": {last_line}" if last_line else ""
     return Problem(
@@ -218,22 +216,22 @@ def answer(
     )
 
 
-def is_for_nodes(pod: ClusterObject) -> bool:
+def is_for_nodes(pod: Pod) -> bool:
     """Return whether a pod waits for a node that takes it, and for nothing else that the scheduler knows of."""
-    scheduled = condition(pod, "PodScheduled")
-    is_waiting = scheduled.get("reason") == "Unschedulable" and "deletionTimestamp" not in pod["metadata"]
-    return is_waiting and _first(_BEFORE_NODES, str(scheduled.get("message", ""))) is None
+    scheduled = pod.condition("PodScheduled")
+    is_waiting = scheduled.reason == "Unschedulable" and not pod.metadata.deletion_timestamp
+    return is_waiting and _first(_BEFORE_NODES, scheduled.message) is None
 
 
-def no_pod(controller: ClusterObject, warnings: Sequence[ClusterObject]) -> Problem:
+def no_pod(controller: Controller, warnings: Sequence[Event]) -> Problem:
     """Return the answer for a controller that has no pod: what it was told when it made one, or that it is stopped."""
-    name = _name(controller)
+    name = controller.place
     fix = "see the controller: `kubectl describe`"
-    if not warnings and not is_stopped(controller):
+    if not warnings and not controller.is_stopped:
         return Problem(name, "is without a pod: its controller has made none yet", fix)
     if not warnings:
         return Problem(name, "is Stopped: its controller is to have no pod", "`kubectl gpuvm start`")
-    message = str(warnings[-1].get("message", ""))
+    message = warnings[-1].message
     if "PodSecurity" in message:
         fix = "print it for the level that its namespace enforces, `gpu-launcher pod --level`: docs/restricted.md"
     elif "exceeded quota" in message:
@@ -241,83 +239,73 @@ def no_pod(controller: ClusterObject, warnings: Sequence[ClusterObject]) -> Prob
     return Problem(name, f"is without a pod: the API server refuses it ({message})", fix)
 
 
-def _name(each: ClusterObject) -> str:
-    return f"{each['metadata']['namespace']}/{each['metadata']['name']}"
-
-
-def _state(pod: ClusterObject, phase: str) -> str:
-    return "Terminating" if "deletionTimestamp" in pod["metadata"] else phase
+def _state(pod: Pod, phase: str) -> str:
+    return "Terminating" if pod.metadata.deletion_timestamp else phase
 
 
 _Found = tuple[str, str] | None
 
 
-def _deleted(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
-    if "deletionTimestamp" not in pod["metadata"]:
+def _deleted(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
+    if not pod.metadata.deletion_timestamp:
         return None
-    reason = str(condition(pod, "DisruptionTarget").get("reason", ""))
-    if known := _first(_ENDINGS, reason):
+    if known := _first(_ENDINGS, pod.condition("DisruptionTarget").reason):
         return known
-    seconds = pod["metadata"].get("deletionGracePeriodSeconds", 0)
-    until = pod["metadata"]["deletionTimestamp"]
+    seconds, until = pod.metadata.deletion_grace_period_seconds, pod.metadata.deletion_timestamp
     return f"it was deleted, and the guest has until {until} to shut down ({seconds} s in all)", (
         "wait; `kubectl gpuvm stop --force` ends the guest now"
     )
 
 
-def _ended(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
-    if not has_ended(pod):
+def _ended(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
+    if not pod.has_ended:
         return None
-    status = pod["status"]
-    if (reason := status.get("reason")) and (known := _first(_ENDINGS, reason)):
+    if pod.reason and (known := _first(_ENDINGS, pod.reason)):
         wrong, fix = known
-        return f"{wrong}{_quoted(status.get('message'))}", fix
-    terminated = status_of(pod).get("state", {}).get("terminated", {})
-    if status["phase"] == "Succeeded":
+        return f"{wrong}{_quoted(pod.message)}", fix
+    if pod.phase == "Succeeded":
         return "the guest has powered itself off, or was asked to", "`kubectl gpuvm start` starts it again"
-    return _exit(terminated, last_line)
+    return _exit(pod.launcher.terminated or Terminated(), last_line)
 
 
-def _unscheduled(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
-    scheduled = condition(pod, "PodScheduled")
-    if pod.get("spec", {}).get("nodeName"):
+def _unscheduled(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
+    scheduled = pod.condition("PodScheduled")
+    if pod.spec.node_name:
         return None
-    if scheduled.get("reason") == "SchedulingGated":
-        gates = ", ".join(gate["name"] for gate in pod["spec"].get("schedulingGates", ()))
+    if scheduled.reason == "SchedulingGated":
+        gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
         fix = "whoever set a gate removes it"
         if "kueue.x-k8s.io/admission" in gates:
             fix = "the queue admits it when there is room: `kubectl get workloads`"
         return f"scheduling gates hold it back: {gates}", fix
-    if scheduled.get("status") == "False":
-        message = str(scheduled.get("message", ""))
-        wrong, fix = _first((*_BEFORE_NODES, *_NODES), message) or (
+    if scheduled.status == "False":
+        wrong, fix = _first((*_BEFORE_NODES, *_NODES), scheduled.message) or (
             "no node takes it",
             "read the scheduler's words",
         )
-        return f"{wrong}{_quoted(message.partition(' preemption: ')[0])}", fix
+        return f"{wrong}{_quoted(scheduled.message.partition(' preemption: ')[0])}", fix
     for event in events:
-        if event.get("reason") == "BindingConditionsPending":  # who sees it may not see the claims
-            return f"its cards are made ready for it{_quoted(event.get('message'))}", _WAIT
-    scheduler = pod.get("spec", {}).get("schedulerName", "default-scheduler")
+        if event.reason == "BindingConditionsPending":  # who sees it may not see the claims
+            return f"its cards are made ready for it{_quoted(event.message)}", _WAIT
+    scheduler = pod.spec.scheduler_name
     return f"no scheduler has looked at it ({scheduler})", "see whether a scheduler of that name runs, and its log"
 
 
-def _of_claims(claims: Sequence[ClusterObject]) -> _Found:
+def _of_claims(claims: Sequence[ResourceClaim]) -> _Found:
     """Return which allocated devices the scheduler waits for, or could not have, by their binding conditions
     (KEP-5007): all of them have to be true before it binds the pod, and no failure."""
-    failed: dict[str, object] = {}
-    awaited: dict[str, object] = {}
+    failed: dict[str, str] = {}
+    awaited: dict[str, str] = {}
     for claim in claims:
-        status = claim.get("status", {})
-        conditions = {_device(each): each.get("conditions") or () for each in status.get("devices") or ()}
-        for result in (status.get("allocation") or {}).get("devices", {}).get("results", ()):
-            messages = {each["type"]: each.get("message") for each in conditions.get(_device(result), ())}
-            true = {each["type"] for each in conditions.get(_device(result), ()) if each.get("status") == "True"}
-            name = f"{result['device']} of {result['pool']}"
-            if failures := true & {*(result.get("bindingFailureConditions") or ())}:
+        conditions = {each.key: each.conditions for each in claim.devices}
+        for device in claim.results:
+            messages = {each.type: each.message for each in conditions.get(device.key, ())}
+            true = {each.type for each in conditions.get(device.key, ()) if each.status == "True"}
+            name = f"{device.device} of {device.pool}"
+            if failures := true & {*device.binding_failure_conditions}:
                 failed[name] = messages[min(failures)]
-            elif missing := {*(result.get("bindingConditions") or ())} - true:
-                awaited[name] = messages.get(min(missing))
+            elif missing := {*device.binding_conditions} - true:
+                awaited[name] = messages.get(min(missing), "")
     if failed:
         wrong = f"{listed([*failed], _MOST_DEVICES)} cannot be made ready for it{_quoted(next(iter(failed.values())))}"
         return wrong, f"the scheduler looks for other cards, and the driver's log says more: {_LOG_OF_DRIVER}"
@@ -327,46 +315,41 @@ def _of_claims(claims: Sequence[ClusterObject]) -> _Found:
     return None
 
 
-def _device(each: ClusterObject) -> tuple[object, ...]:
-    return each.get("driver"), each.get("pool"), each.get("device"), each.get("shareID")
-
-
-def _crashed(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
-    status = status_of(pod)
-    if status.get("state", {}).get("running"):
+def _crashed(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
+    status = pod.launcher
+    terminated = status.terminated or status.terminated_before
+    if status.running is not None or terminated is None:
         return None
-    terminated = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
-    if not terminated:
-        return None
-    if terminated.get("exitCode") == 0:
+    if terminated.exit_code == 0:
         return "the guest has powered itself off, and its pod starts it again", "`kubectl gpuvm stop` keeps it off"
     return _exit(terminated, last_line)
 
 
-def _exit(terminated: ClusterObject, last_line: str) -> tuple[str, str]:
-    if terminated.get("reason") == "OOMKilled":
+def _exit(terminated: Terminated, last_line: str) -> tuple[str, str]:
+    if terminated.reason == "OOMKilled":
         return "its container used more memory than its limit", "set memory.reservedOverhead.addedOverhead: docs/pod.md"
-    code = terminated.get("exitCode", 0)
+    code = terminated.exit_code
     words = _CODES.get(code, f"signal {code - 128} has ended the launcher" if code > 128 else "the launcher has failed")
     return f"{words} (exit code {code}){': ' * bool(last_line)}{last_line}", "" if "; " in last_line else _LAST_LINE
 
 
-def _not_started(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
-    waiting = status_of(pod).get("state", {}).get("waiting", {})
-    if not waiting and pod.get("status", {}).get("phase") != "Pending":
+def _not_started(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
+    waiting = pod.launcher.waiting
+    if waiting is None and pod.phase != "Pending":
         return None
-    if known := _first(_KUBELET, f"{waiting.get('reason', '')} {waiting.get('message', '')}"):
+    waiting = waiting or Waiting()
+    if known := _first(_KUBELET, f"{waiting.reason} {waiting.message}"):
         wrong, fix = known
-        return f"{wrong}{_quoted(waiting.get('message'))}", fix
+        return f"{wrong}{_quoted(waiting.message)}", fix
     for event in reversed(warnings_of(events)):
-        if known := _first(_KUBELET, f"{event.get('message', '')} {event.get('reason', '')}"):
+        if known := _first(_KUBELET, f"{event.message} {event.reason}"):
             wrong, fix = known
-            return f"{wrong}{_quoted(event.get('message'))}", fix
+            return f"{wrong}{_quoted(event.message)}", fix
     return None
 
 
-def warnings_of(events: Sequence[ClusterObject]) -> list[ClusterObject]:
-    return [event for event in events if event.get("type") == "Warning"]
+def warnings_of(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if event.type == "Warning"]
 
 
 def _first(reasons: Sequence[_Reason], words: str) -> tuple[str, str] | None:
@@ -377,5 +360,5 @@ def _first(reasons: Sequence[_Reason], words: str) -> tuple[str, str] | None:
     return None
 
 
-def _quoted(words: object) -> str:
-    return f" ({' '.join(str(words).split()).rstrip('.,')})" if words else ""
+def _quoted(words: str) -> str:
+    return f" ({' '.join(words.split()).rstrip('.,')})" if words else ""

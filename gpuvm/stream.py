@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from tempfile import TemporaryFile
 
-from gpuvm.kubectl import SECONDS, KubectlAnswer, error_of
+from gpuvm.process import SECONDS, ProgramAnswer, error_of
 
 _CHUNK = 1 << 16
 
@@ -27,7 +27,7 @@ def forwarded(command: Sequence[str]) -> None:
                 kubectl.wait()
                 stderr.seek(0)
                 raise error_of(
-                    KubectlAnswer(kubectl.returncode, b"", stderr.read(_CHUNK).decode(errors="replace")), command
+                    ProgramAnswer(kubectl.returncode, b"", stderr.read(_CHUNK).decode(errors="replace")), command
                 )
             with socket.create_connection(("localhost", int(match[1])), SECONDS) as port:
                 port.settimeout(None)

@@ -5,6 +5,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from program.errors import UserError
+from program.problem import printable
 
 _NARROWEST = 20  # columns for a table's last cell: with less, a line for each word helps nobody
 
@@ -12,6 +13,13 @@ _NARROWEST = 20  # columns for a table's last cell: with less, a line for each w
 def print_text(text: str) -> None:
     """Write the text to standard output, in UTF-8 whatever the locale."""
     print_bytes(text.encode(errors="backslashreplace"))
+
+
+def print_foreign(text: str | bytes) -> None:
+    """Write what somebody else wrote, a tenant of the cluster or a guest, to standard output: its lines, with nothing
+    in them that would steer a terminal."""
+    words = text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
+    print_text(printable(words))
 
 
 def print_bytes(data: bytes) -> None:

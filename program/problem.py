@@ -55,6 +55,11 @@ def one_line(text: object) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in str(text))
 
 
+def printable(text: str) -> str:
+    """Return the text with unprintable characters escaped, and its lines as they are."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
 def listed(names: Iterable[str], most: int = 6) -> str:
     """Return names for a line: the first few, and how many more there are."""
     first = list(names)

@@ -54,6 +54,7 @@ BREACHES = {
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),
     "gpuvm-storeys": ("gpuvm/kubectl.py", "import gpuvm.pods"),
+    "gpuvm-words": ("gpuvm/commands/vms.py", "import gpuvm.process"),
     "gpuvm": ("gpuvm/kubectl.py", "import program.child"),
     "plugin-storeys": ("plugin/cards/names.py", "import plugin.config_file"),
     "cards-storeys": ("plugin/cards/names.py", "import plugin.cards.inventory"),
@@ -226,8 +227,11 @@ _SHARED_NAMES = {
     "Action",  # what a command is asked to do
     "Domain",  # KubeVirt's spec.domain, and libvirt's domain of the Python API
     "Fit",  # what `gpu-launcher fit` prints, and what kubectl gpuvm reads
+    "Metadata",  # of a manifest, and of an object of the cluster
     "Plan",  # docs/glossary.md: of bind, and of vgpus
+    "Pod",  # that is printed, and that is in the cluster
     "Probe",  # KubeVirt's spec.livenessProbe, and the kernel's probe of a new function
+    "ResourceClaim",  # that a manifest names, and that is in the cluster
     "Survey",  # docs/glossary.md: of bind, and of vgpus
     "Unanswered",  # no answer of the API server, and of the Fabric Manager
     "VM",  # of its launcher's pod, and of its launcher

@@ -4,8 +4,8 @@ A Deployment and a StatefulSet replace their pods by themselves. A Pod and a Job
 made anew, if the user says so or the guest has ended.
 """
 
+import shlex
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -15,26 +15,14 @@ import typer
 
 from gpuvm.commands.options import ClusterFlags, OneVM
 from gpuvm.editor import edit_file
-from gpuvm.gpu_launcher import manifest_of, printed
-from gpuvm.kubectl import ClusterObject, Kubectl
-from gpuvm.pods import (
-    MANIFEST_FILE,
-    applied,
-    config_map_of,
-    container_of,
-    controller_of,
-    has_ended,
-    no_such,
-    pods_of,
-    spec_of,
-    vms,
-)
-from program.document import NotYAML, decoded, read_documents
-from program.errors import ProgramError, Refusal, UserError
+from gpuvm.gpu_launcher import printed
+from gpuvm.kubectl import Kubectl, Printed, manifest_of
+from gpuvm.objects import ID_LABEL, MANIFEST_FILE, AnyObject, Metadata, VMObject
+from gpuvm.pods import controller_of, no_such, pods_of, vms
+from program.errors import ProgramError, Refusal
+from program.output import print_foreign
 from program.problem import Problem
 
-_UNCHANGEABLE = ("Pod", "Job")
-_BESIDE = 60  # seconds for the API server, beside a pod's grace period
 _LARGEST = 1 << 20  # bytes of a manifest: a ConfigMap's
 _STDIN = "-"
 _LEVEL = "gpu-launcher.dev/level"  # launcher.pod.objects
@@ -60,12 +48,11 @@ def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart
     """Edit a VM's manifest, and apply it with the image that its pod has. Other flags: those of `gpu-launcher pod`."""
     cluster, target = cluster.of([vm])
     objects = vms(cluster.kubectl())
-    controller = controller_of(objects, target.name)
-    found = controller or next(iter(pods_of(objects, target.name)), None)
-    if found is None:
+    edited = controller_of(objects, target.name) or next(iter(pods_of(objects, target.name)), None)
+    if edited is None:
         raise no_such(target.name)
-    kubectl = replace(cluster, namespace=found["metadata"]["namespace"]).kubectl()
-    text = manifest_of(kubectl, found)
+    kubectl = replace(cluster, namespace=edited.metadata.namespace).kubectl()
+    text = manifest_of(kubectl, edited)
     file = Path(mkdtemp(prefix="kubectl-gpuvm-")) / MANIFEST_FILE
     file.write_text(text, encoding="utf-8")
     try:
@@ -76,7 +63,9 @@ def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart
         raise
     if file.read_bytes() != text.encode():
         try:
-            _apply(kubectl, printed(str(file), [*flags_of(found), *rest.args]), restart=restart)
+            flags = flags_of(edited)
+            print(f"{edited.name}: has {shlex.join(flags)}", file=sys.stderr)
+            _apply(kubectl, printed(str(file), [*flags, *rest.args]), restart=restart)
         except ProgramError as error:
             kept = Problem(str(file), "has your edit", "correct it, and `kubectl gpuvm apply -f` it")
             raise type(error).of([*error.problems, kept]) from error
@@ -90,64 +79,38 @@ def _removed(file: Path) -> None:
     file.parent.rmdir()
 
 
-def flags_of(found: ClusterObject) -> list[str]:
+def flags_of(edited: VMObject) -> list[str]:
     """Return the flags of `gpu-launcher pod` that an object shows. The claims of --dra are in its manifest."""
-    is_pod, container = found["kind"] == "Pod", container_of(found)
-    kind = [] if is_pod else ["--as", found["kind"].lower()]
-    annotations = (found if is_pod else found["spec"]["template"])["metadata"].get("annotations", {})
-    level = [f"--level={annotations[_LEVEL]}"] if _LEVEL in annotations else []
-    has_apparmor = "localhostProfile" in container.get("securityContext", {}).get("appArmorProfile", {})
-    return ["--image", container["image"], *kind, *level, *(["--apparmor"] if has_apparmor else [])]
+    container, level = edited.spec.launcher, edited.annotations.get(_LEVEL)
+    kind = [] if edited.kind == "Pod" else [f"--as={edited.kind.lower()}"]
+    levels = [f"--level={level}"] if level else []
+    return [f"--image={container.image}", *kind, *levels, *["--apparmor"] * bool(container.apparmor)]
 
 
-def _apply(kubectl: Kubectl, text: bytes, *, restart: bool) -> None:
-    new = _objects(text)
-    changed = [
-        old
-        for each in new
-        if each["kind"] in _UNCHANGEABLE and (old := _live(kubectl, each)) is not None and not _is_same(old, each)
-    ]
-    running = [old["metadata"]["name"] for old in changed if not has_ended(old)]
+def _apply(kubectl: Kubectl, new: Printed, *, restart: bool) -> None:
+    pairs = ((each, kubectl.live_if_changed(each, text)) for each, text in zip(new.objects, new.parts, strict=True))
+    changed = [(each, old) for each, old in pairs if old is not None]
+    running = [old.name for _, old in changed if not old.has_ended]
     if running and not restart:
         fix = "with --restart the guest shuts down, and starts with what is new"
         raise Refusal(
             ", ".join(running), "runs with another manifest or other flags, and its Pod cannot be changed", fix
         )
-    for old in changed:
-        grace = spec_of(old).get("terminationGracePeriodSeconds", 30) + _BESIDE
-        kubectl.output(
-            "delete", *_with_its_own(old, new), "--ignore-not-found", f"--timeout={grace}s", within=grace + _BESIDE
-        )
-    print(kubectl.output("apply", "-f", "-", given=text, within=_BESIDE).decode(errors="replace"), end="")
+    for each, old in changed:
+        kubectl.delete(old, _beside(kubectl, old, new, each.vm))
+    print_foreign(kubectl.apply(new))
 
 
-def _objects(text: bytes) -> list[ClusterObject]:
-    try:
-        return [document.value for document in read_documents(decoded(text))]
-    except NotYAML as error:
-        raise UserError("gpu-launcher pod", f"prints what {error.wrong}", "report it") from error
+def _beside(kubectl: Kubectl, old: VMObject, new: Printed, vm: str) -> list[AnyObject]:
+    """Return what goes with a VM's object and cannot be changed either: its ConfigMap, and the ResourceClaimTemplates
+    that are made anew. Others' stay: whoever makes a pod may name any ConfigMap in it."""
+    templates = {each.name for each in new.objects if each.kind == "ResourceClaimTemplate"}
+    named = [("ConfigMap", old.spec.manifest_name)]
+    named += [("ResourceClaimTemplate", claim.resource_claim_template_name) for claim in old.spec.resource_claims]
+    beside = (kubectl.named(kind, name) for kind, name in named if name and (kind == "ConfigMap" or name in templates))
+    return [each for each in beside if each is not None and _is_its(each.metadata, old, vm)]
 
 
-def _live(kubectl: Kubectl, each: ClusterObject) -> ClusterObject | None:
-    """Return the object as the API server has it; None if it has none."""
-    metadata = each["metadata"]
-    where = ["-n", metadata["namespace"]] if "namespace" in metadata else []
-    return next(iter(kubectl.objects(f"{each['kind'].lower()}/{metadata['name']}", *where)), None)
-
-
-def _is_same(old: ClusterObject, new: ClusterObject) -> bool:
-    """Whether the same was applied before: the name of the ConfigMap in it tells one manifest from another."""
-    before = applied(old)
-    return before is not None and bool(before.get("spec") == new["spec"])
-
-
-def _with_its_own(old: ClusterObject, new: Iterable[ClusterObject]) -> Iterator[str]:
-    """Yield it, and what belongs to it and cannot be changed either, as kubectl names them: its ConfigMap, and a
-    ResourceClaimTemplate that is made anew."""
-    yield f"{old['kind'].lower()}/{old['metadata']['name']}"
-    if config_map := config_map_of(old):
-        yield f"configmap/{config_map}"
-    templates = {each["metadata"]["name"] for each in new if each["kind"] == "ResourceClaimTemplate"}
-    for claim in spec_of(old).get("resourceClaims", ()):
-        if claim.get("resourceClaimTemplateName") in templates:
-            yield f"resourceclaimtemplate/{claim['resourceClaimTemplateName']}"
+def _is_its(metadata: Metadata, old: VMObject, vm: str) -> bool:
+    owners = {owner.uid for owner in metadata.owner_references}
+    return metadata.labels.get(ID_LABEL) == vm or old.metadata.uid in owners

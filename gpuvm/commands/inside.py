@@ -7,9 +7,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from gpuvm.commands.options import ClusterFlags, OneVM, Output, VMName, ctl_in
-from program.output import print_text
-from program.problem import one_line
+from gpuvm.commands.options import ClusterFlags, OneVM, Output, VMName
+from program.output import print_foreign
 
 
 class Verb(NamedTuple):
@@ -78,11 +77,11 @@ def __getattr__(name: str) -> Callable[..., None]:
 def _run(verb: Verb, vm: list[str], cluster: ClusterFlags, *, as_json: bool = False) -> None:
     kubectl, pod = cluster.pod(vm)
     words = (*verb.words, *["--json"] * as_json)
-    if verb.lasts:
-        tty = ("-it" if os.isatty(0) else "-i") if verb.typed else ""
-        kubectl.be(*ctl_in(pod, *words, tty=tty))
-    # A pod may be somebody else's, and say anything to a terminal.
-    told = kubectl.output(*ctl_in(pod, *words)).decode(errors="backslashreplace")
-    print_text("".join(f"{one_line(line)}\n" for line in told.splitlines()))
+    if verb.typed:
+        kubectl.join_ctl(pod, *words, tty="-it" if os.isatty(0) else "-i")
+    elif verb.lasts:
+        kubectl.follow_ctl(pod, *words)
+    else:
+        print_foreign(kubectl.ctl(pod, *words))
     if verb.done:
-        print(f"{pod['metadata']['name']}: {verb.done}")
+        print(f"{pod.name}: {verb.done}")

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from gpuvm.commands.options import ClusterFlags, VMName
-from gpuvm.pods import CONTAINER
 
 
 def logs(
@@ -17,5 +16,4 @@ def logs(
 ) -> None:
     """Print the log of the VM's launcher."""
     kubectl, pod = cluster.pod(vm)
-    flags = [*["--follow"] * follow, *["--previous"] * previous, *([] if tail is None else [f"--tail={tail}"])]
-    kubectl.be("logs", pod["metadata"]["name"], "-c", CONTAINER, *flags)
+    kubectl.follow_log(pod, follow=follow, previous=previous, tail=tail)

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from gpuvm import pods
-from gpuvm.kubectl import ClusterObject, Kubectl, found_kubectl
+from gpuvm.kubectl import Kubectl, kubectl_on_path
+from gpuvm.objects import Pod
 from gpuvm.target import Target, target_of
 from program.errors import ProgramError
 
@@ -37,28 +38,28 @@ class ClusterFlags:
         return tuple(f"--{name}={value}" for name, value in named.items() if value is not None)
 
     def kubectl(self) -> Kubectl:
-        return found_kubectl(*self.flags())
+        return kubectl_on_path(*self.flags())
 
     def of(self, words: Sequence[str]) -> tuple["ClusterFlags", Target]:
         """Return which VM these words name, and this cluster with its namespace."""
         target = target_of(words)
         return (self if target.namespace is None else replace(self, namespace=target.namespace)), target
 
-    def pod(self, words: Sequence[str]) -> tuple[Kubectl, ClusterObject]:
+    def pod(self, words: Sequence[str]) -> tuple[Kubectl, Pod]:
         """Return the pod of the VM that these words name, and the kubectl for its namespace."""
         cluster, target = self.of(words)
         pod = pods.pod_named(cluster.kubectl(), target.name)
-        return replace(cluster, namespace=pod["metadata"]["namespace"]).kubectl(), pod
+        return replace(cluster, namespace=pod.metadata.namespace).kubectl(), pod
 
 
 def _names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names that a VM's may become; none if kubectl does not say."""
-    given = {name: context.params.get(name) for name in ("namespace", "context", "kubeconfig")}
+    flags = {name: context.params.get(name) for name in ("namespace", "context", "kubeconfig")}
     try:
-        found = ClusterFlags(**given).kubectl().objects("pods", "-l", pods.ID_LABEL, within=_COMPLETION)
+        names = [each.name for each in ClusterFlags(**flags).kubectl().pods(within=_COMPLETION)]
     except ProgramError:
         return []
-    return sorted(name for each in found if (name := each["metadata"]["name"]).startswith(incomplete))
+    return sorted(name for name in names if name.startswith(incomplete))
 
 
 VMName = Annotated[
@@ -78,9 +79,3 @@ Force = Annotated[bool, typer.Option("--force", help="End the guest now, without
 GracePeriod = Annotated[
     int | None, typer.Option("--grace-period", metavar="SECONDS", help="Only 0, with --force, as for kubectl virt.")
 ]
-
-
-def ctl_in(pod: ClusterObject, *words: str, tty: str = "") -> tuple[str, ...]:
-    """Return what calls `gpu-launcher ctl` in a VM's pod; `tty` is -i or -it."""
-    call = ("exec", *([tty] if tty else []), pod["metadata"]["name"], "-c", pods.CONTAINER)
-    return (*call, "--", "gpu-launcher", "ctl", *words)

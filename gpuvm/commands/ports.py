@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from gpuvm.commands.options import ClusterFlags, OneVM
-from gpuvm.kubectl import become
 from gpuvm.pods import pod_named
+from gpuvm.process import become
 from gpuvm.stream import forwarded
 from gpuvm.target import Target
 from program.errors import UserError
@@ -30,12 +30,11 @@ def port_forward(
     """Forward local ports to the guest's, until Ctrl-C."""
     pairs = [_pair(word) for word in ports]
     kubectl, pod = cluster.pod([vm])
-    name = f"pod/{pod['metadata']['name']}"
     if not stdio:
-        kubectl.be("port-forward", name, *([] if address is None else [f"--address={address}"]), *pairs)
+        kubectl.port_forward(pod, address, pairs)
     if len(pairs) != 1:
         raise UserError("--stdio", f"found {len(pairs)} ports", "expected one")
-    forwarded(kubectl.command("port-forward", name, f":{pairs[0].rpartition(':')[2]}"))
+    forwarded(kubectl.port_forward_command(pod, pairs[0].rpartition(":")[2]))
 
 
 def _pair(word: str) -> str:
@@ -117,4 +116,4 @@ def _found(cluster: ClusterFlags, words: str) -> Target:
     """Return the VM that is named, with its namespace, once there is one."""
     cluster, target = cluster.of([words])
     pod = pod_named(cluster.kubectl(), target.name)
-    return target._replace(namespace=pod["metadata"]["namespace"])
+    return target._replace(namespace=pod.metadata.namespace)

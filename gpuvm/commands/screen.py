@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpuvm.commands.options import ClusterFlags, VMName, ctl_in
+from gpuvm.commands.options import ClusterFlags, VMName
 from gpuvm.vnc import Viewer, listening, serve, viewer_command
 from program.errors import Refusal, UserError
 from program.output import print_bytes
@@ -26,7 +26,7 @@ def screenshot(
     if file == "-" and os.isatty(1):
         raise UserError("screenshot -f -", "is on a terminal, which shows no pictures", "expected > FILE.png")
     kubectl, pod = cluster.pod(vm)
-    picture = kubectl.output(*ctl_in(pod, "screenshot", "-"), within=_SCREENSHOT)
+    picture = kubectl.ctl(pod, "screenshot", "-", within=_SCREENSHOT)
     if file == "-":
         print_bytes(picture)
         return
@@ -57,4 +57,4 @@ def vnc(
         elif viewer is None:
             where = f"the guest's screen is at 127.0.0.1:{number}, by VNC; Ctrl-C ends it"
             print(f"kubectl-gpuvm: {where} (no viewer on PATH: remote-viewer, vncviewer)", file=sys.stderr, flush=True)
-        serve(server, kubectl.command(*ctl_in(pod, "vnc", tty="-i")), viewer)
+        serve(server, kubectl.ctl_command(pod, "vnc"), viewer)

@@ -9,8 +9,7 @@ import typer
 
 from gpuvm.commands.options import ClusterFlags, Output
 from gpuvm.pods import VM, listed, vms
-from program.output import aligned, print_text
-from program.problem import one_line
+from program.output import aligned, print_foreign, print_text
 
 _HEAD = ("NAME", "STATE", "AGE", "NODE", "ADDRESS", "CARDS")
 
@@ -21,14 +20,14 @@ def list_vms(
     output: Output = None,
 ) -> None:
     """List the VMs of gpu-launcher's pods."""
-    found = listed(vms(cluster.kubectl(), *(["--all-namespaces"] if everywhere else [])))
+    rows = listed(vms(cluster.kubectl(), everywhere=everywhere))
     if output is not None:
-        print_text(json.dumps([asdict(vm) for vm in found], indent=2) + "\n")
+        print_text(json.dumps([asdict(vm) for vm in rows], indent=2) + "\n")
         return
-    rows = [_row(vm, datetime.now(UTC), everywhere=everywhere) for vm in found]
+    cells = [_row(vm, datetime.now(UTC), everywhere=everywhere) for vm in rows]
     # As wide as it is, as kubectl's own tables are.
-    lines = aligned([(*["NAMESPACE"] * everywhere, *_HEAD), *rows]) if rows else ["No VMs found."]
-    print_text("".join(f"{one_line(line)}\n" for line in lines))
+    lines = aligned([(*["NAMESPACE"] * everywhere, *_HEAD), *cells]) if cells else ["No VMs found."]
+    print_foreign("".join(f"{line}\n" for line in lines))
 
 
 def _row(vm: VM, now: datetime, *, everywhere: bool) -> tuple[str, ...]:

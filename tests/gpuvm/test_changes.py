@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from gpuvm.commands.changes import flags_of
+from gpuvm.objects import Controller, Pod
 from tests.conftest import Command
-from tests.gpuvm.cluster import Object
+from tests.gpuvm.cluster import Object, golden
 from tests.gpuvm.standin import StandIn
 from tests.launcher.pod.made import IMAGE, text_of
 from tests.processes import BIN, FIXTURES
@@ -27,9 +28,21 @@ def printed() -> str:
 def live(text: str, **status: Any) -> Object:
     """The pod of what was applied, as the API server has it."""
     pod = next(each for each in yaml.safe_load_all(text) if each["kind"] == "Pod")
-    pod["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json.dumps(pod)
     pod["metadata"].update(namespace="vms", uid="uid")
+    pod["spec"].update(nodeName="node-1", dnsPolicy="ClusterFirst")
     return {**pod, "status": {"phase": "Running", **status}}
+
+
+def would_be(pod: Object, **container: str) -> Object:
+    """The pod as the API server says that it would be."""
+    first, *others = pod["spec"]["containers"]
+    return {**pod, "spec": {**pod["spec"], "containers": [{**first, **container}, *others]}}
+
+
+CANNOT_CHANGE = (
+    'The Pod "no-devices" is invalid: spec: Forbidden: pod updates may not change fields other than '
+    "`spec.containers[*].image`\n"
+)
 
 
 def test_a_new_vm_is_what_gpu_launcher_prints(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
@@ -70,15 +83,28 @@ def test_another_namespace_than_the_manifests_is_refused_before_kubectl_is_asked
     assert (result.returncode, kubectl.calls) == (2, [])
 
 
-def test_the_same_again_changes_nothing_and_asks_nothing(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+def test_the_same_again_changes_nothing(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     kubectl.answers("get pod/no-devices", live(printed()))
-    kubectl.answers("^apply", "pod/no-devices unchanged\n")
+    kubectl.answers("apply --dry-run=server", live(printed()))
+    kubectl.answers("^apply -f -", "pod/no-devices unchanged\n")
     assert kubectl_gpuvm("apply", "-f", VM, *FLAGS, env=kubectl.env).stdout == "pod/no-devices unchanged\n"
-    assert [call[1] for call in kubectl.calls] == ["get", "apply"]
+    assert [call[1:3] for call in kubectl.calls] == [
+        ["get", "pod/no-devices"], ["apply", "--dry-run=server"], ["apply", "-f"],
+    ]  # fmt: skip
+    assert json.loads(kubectl.given[1])["kind"] == "Pod"
 
 
-def test_a_guest_that_runs_is_changed_only_when_that_is_said(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+@pytest.mark.parametrize("other_image", [True, False])
+def test_a_guest_that_runs_is_changed_only_when_that_is_said(
+    kubectl_gpuvm: Command, kubectl: StandIn, *, other_image: bool
+) -> None:
+    """The API server would take another image, for which the kubelet ends the guest."""
     kubectl.answers("get pod/no-devices", live(printed()))
+    kubectl.answers("get configmap/", golden(kind="ConfigMap"))
+    if other_image:
+        kubectl.answers("--dry-run=server", would_be(live(printed()), image="gpu-launcher:new"))
+    else:
+        kubectl.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
     kubectl.answers("^(apply|delete)")
     words = ["apply", "-f", VM, "--image", "gpu-launcher:new"]
     result = kubectl_gpuvm(*words, env=kubectl.env)
@@ -87,27 +113,62 @@ def test_a_guest_that_runs_is_changed_only_when_that_is_said(kubectl_gpuvm: Comm
         "--restart the guest shuts down, and starts with what is new\n"
     )
     assert result.returncode == 1
-    assert [call[1] for call in kubectl.calls] == ["get"]
+    assert [call[1] for call in kubectl.calls] == ["get", "apply"]
     assert kubectl_gpuvm(*words, "--restart", env=kubectl.env).returncode == 0
     grace = live(printed())["spec"]["terminationGracePeriodSeconds"] + 60
     assert kubectl.calls[-2][1:3] == ["delete", "pod/no-devices"]
     assert kubectl.calls[-2][-2:] == ["--ignore-not-found", f"--timeout={grace}s"]
-    assert kubectl.calls[-2][3].startswith("configmap/gpu-launcher-no-devices")
     assert "image: gpu-launcher:new" in kubectl.given[-1]
 
 
-def test_a_guest_that_has_ended_is_made_anew_without_a_word(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
-    kubectl.answers("get pod/no-devices", live(printed(), phase="Failed"))
+def test_what_the_api_server_refuses_otherwise_is_its_own_words(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pod/no-devices", live(printed()))
+    kubectl.answers("--dry-run=server", err='Error from server: pods "no-devices" is too moony', code=1)
+    result = kubectl_gpuvm("apply", "-f", VM, *FLAGS, "--restart", env=kubectl.env)
+    assert 'kubectl: Error from server: pods "no-devices" is too moony; try ' in result.stderr
+    assert [call[1] for call in kubectl.calls] == ["get", "apply"]
+
+
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "no-devices", "uid": "uid"}
+LABELS = {"vmi.kubevirt.io/id": "no-devices"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "goes"),
+    [
+        ({"labels": LABELS}, True),
+        ({"ownerReferences": [OWNER]}, True),
+        ({}, False),
+        ({"labels": {"vmi.kubevirt.io/id": "other"}, "ownerReferences": [{**OWNER, "uid": "other"}]}, False),
+    ],
+)
+def test_only_what_is_the_vms_goes_with_its_pod(
+    kubectl_gpuvm: Command, kubectl: StandIn, metadata: Object, *, goes: bool
+) -> None:
+    """Whoever makes a pod may name anybody's ConfigMap in it."""
+    pod = live(printed(), phase="Failed")
+    manifest = next(each for each in pod["spec"]["volumes"] if "configMap" in each)
+    manifest["configMap"]["name"] = "kube-root-ca.crt"
+    kubectl.answers("get pod/no-devices", pod)
+    kubectl.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
+    kubectl.answers(
+        "get configmap/kube-root-ca.crt", {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt", **metadata}}
+    )
     kubectl.answers("^(apply|delete)")
     assert kubectl_gpuvm("apply", "-f", VM, "--image", "new", env=kubectl.env).returncode == 0
-    assert [call[1] for call in kubectl.calls] == ["get", "delete", "apply"]
+    assert [call[1] for call in kubectl.calls] == ["get", "apply", "get", "delete", "apply"]
+    assert ("configmap/kube-root-ca.crt" in kubectl.calls[-2]) == goes
 
 
 def test_a_claim_template_is_made_anew_with_its_pod_if_it_is_printed_anew(
     kubectl_gpuvm: Command, kubectl: StandIn, gpu_launcher: Command
 ) -> None:
     vm = FIXTURES / "vms" / "one-gpu.yaml"
-    kubectl.answers("get pod/one-gpu", live(gpu_launcher("pod", vm, *FLAGS, "--dra").stdout))
+    text = gpu_launcher("pod", vm, *FLAGS, "--dra").stdout
+    kubectl.answers("get pod/one-gpu", live(text))
+    kubectl.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
+    for each in yaml.safe_load_all(text):
+        kubectl.answers(f"get {each['kind'].lower()}/", each)
     kubectl.answers("^(apply|delete)")
     words = ["apply", "-f", vm, "--restart", "--image", "gpu-launcher:new"]
     assert kubectl_gpuvm(*words, "--dra", env=kubectl.env).returncode == 0
@@ -127,8 +188,9 @@ def edited(kubectl: StandIn) -> StandIn:
     text = printed()
     data = {"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"vm.yaml": VM.read_text()}}
     kubectl.answers("get pods,", [live(text)])
-    kubectl.answers("get configmap gpu-launcher-no-devices", data)
+    kubectl.answers("get configmap/gpu-launcher-no-devices", data)
     kubectl.answers("get pod/no-devices", live(text))
+    kubectl.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
     kubectl.answers("apply|delete")
     return kubectl
 
@@ -137,14 +199,16 @@ def test_an_edit_is_printed_for_the_level_of_what_is_there(gpu_launcher: Command
     flags = ["--level=restricted", "--apparmor"]
     vm = FIXTURES / "vms" / "devices-by-default.yaml"
     *_, pod = yaml.safe_load_all(gpu_launcher("pod", vm, *FLAGS, *flags).stdout)
-    assert flags_of(pod) == [*FLAGS, *flags]
-    assert flags_of({"kind": "Job", "spec": {"template": pod}}) == [*FLAGS, "--as", "job", *flags]
+    assert flags_of(Pod.model_validate(pod)) == [f"--image={IMAGE}", *flags]
+    job = {"kind": "Job", "metadata": {"name": "vm"}, "spec": {"template": pod}}
+    assert flags_of(Controller.model_validate(job)) == [f"--image={IMAGE}", "--as=job", *flags]
 
 
 def test_an_edit_is_applied_with_the_image_of_the_pod(kubectl_gpuvm: Command, edited: StandIn, tmp_path: Path) -> None:
     env = editor(tmp_path / "ed", "f.write_text(text + '# more\\n')")
     result = kubectl_gpuvm("edit", "no-devices", "--restart", env={**edited.env, **env, "TMPDIR": str(tmp_path)})
     assert result.returncode == 0, result.stderr
+    assert f"no-devices: has --image={IMAGE}" in result.stderr
     applied = list(yaml.safe_load_all(edited.given[-1]))
     assert applied[0]["data"]["vm.yaml"].endswith("# more\n")
     assert applied[-1]["spec"]["containers"][0]["image"] == IMAGE

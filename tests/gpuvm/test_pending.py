@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gpuvm.objects import Pod
 from gpuvm.reasons import answer, is_for_nodes
 from launcher.selection.annotations import read_selection
 from launcher.selection.cluster import cluster_of
@@ -139,10 +140,12 @@ def test_each_reason_has_its_one_answer(name: str) -> None:
     ]
     cluster = cluster_of([*case.objects, TEMPLATE])
     found = fit_of("vms/vm", "vms", (), read_selection({}), claims, cluster, dra=False, pod=asking(pod))
-    assert is_for_nodes(pod)
-    assert str(answer(pod, (), "", found.answer)) == f"vms/vm: is Pending: {case.answer}"
+    value = Pod.model_validate(pod)
+    assert is_for_nodes(value)
+    assert str(answer(value, (), "", found.answer)) == f"vms/vm: is Pending: {case.answer}"
 
 
 def test_what_the_scheduler_lacks_before_it_looks_at_nodes_is_no_matter_of_nodes() -> None:
-    assert not is_for_nodes(pending('0/1 nodes are available: persistentvolumeclaim "root" not found.'))
-    assert not is_for_nodes(pending("0/1 nodes are available.", metadata={"deletionTimestamp": "2026-11-22T12:10:00Z"}))
+    without_disk = pending('0/1 nodes are available: persistentvolumeclaim "root" not found.')
+    deleted = pending("0/1 nodes are available.", metadata={"deletionTimestamp": "2026-11-22T12:10:00Z"})
+    assert not any(is_for_nodes(Pod.model_validate(pod)) for pod in (without_disk, deleted))

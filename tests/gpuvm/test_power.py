@@ -2,12 +2,15 @@
 
 import json
 import re
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuvm.objects import MARK
 from tests.conftest import Command
-from tests.gpuvm.cluster import controller, ended, pending, pod
+from tests.gpuvm.cluster import controller, ended, golden, pending, pod
 from tests.gpuvm.standin import StandIn
 from tests.gpuvm.test_verbs import GET_ALL, GET_PODS, in_pod
 
@@ -21,8 +24,11 @@ def changes(kubectl: StandIn) -> list[list[str]]:
 
 def having(kubectl: StandIn, *objects: dict[str, Any]) -> None:
     kubectl.answers("^(--namespace=vms )?get pods", list(objects))
-    kubectl.answers("get configmap/", [{"metadata": {}}])
-    kubectl.answers("exec|patch|delete|apply|wait")
+    kubectl.answers("get pod/", [each for each in objects if each["kind"] == "Pod"][:1])
+    kubectl.answers("get configmap/", golden(kind="ConfigMap"))
+    kubectl.answers("create --dry-run", "pod/vm-x7 created (server dry run)\n")
+    kubectl.answers("create", "pod/vm created\n")
+    kubectl.answers("exec|patch|delete|wait")
 
 
 def test_a_pod_that_would_start_its_guest_again_is_deleted(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
@@ -31,7 +37,7 @@ def test_a_pod_that_would_start_its_guest_again_is_deleted(kubectl_gpuvm: Comman
     assert (result.stdout, result.returncode) == (
         "vm: is asked to shut down; its Pod is gone then, and `kubectl gpuvm apply -f vm.yaml` makes it anew\n", 0,
     )  # fmt: skip
-    assert kubectl.calls == [GET_ALL, ["kubectl", "delete", "pod", "vm", "--wait=false"]]
+    assert kubectl.calls == [GET_ALL, ["kubectl", "delete", "pod/vm", "--wait=false"]]
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])
@@ -41,18 +47,81 @@ def test_any_other_pod_stays_and_can_be_started_again(kubectl_gpuvm: Command, ku
     assert changes(kubectl) == [["kubectl", *in_pod("shutdown")[2:]]]
 
 
-def test_a_pod_that_has_ended_is_made_anew_as_it_was_applied(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+TOKEN = {"name": "kube-api-access-x7", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+TRIAL = ["create", "--dry-run=server", "-f", "-"]
+CREATE = ["create", "--save-config", "-f", "-"]
+
+
+def test_a_pod_that_has_ended_is_made_anew_once_the_api_server_would_take_it(
+    kubectl_gpuvm: Command, kubectl: StandIn
+) -> None:
     one = ended(0, phase="Succeeded", spec=NEVER)
+    made = deepcopy(one)
+    one["spec"].update(serviceAccount="default", priority=0, preemptionPolicy="PreemptLowerPriority")
+    one["spec"]["volumes"].append({"name": TOKEN["name"], "projected": {"sources": []}})
+    one["spec"]["containers"][0]["volumeMounts"].append(TOKEN)
+    one["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"] = "[]"
     having(kubectl, one)
-    assert kubectl_gpuvm("start", "vm", env=kubectl.env).stdout == "vm: started\n"
-    assert changes(kubectl) == [["kubectl", "delete", "pod", "vm"], ["kubectl", "apply", "-f", "-"]]
-    applied = json.loads(kubectl.given[-1])
-    assert (applied["metadata"]["name"], "status" in applied, "uid" in applied["metadata"]) == ("vm", False, False)
-    assert applied["spec"] == {name: value for name, value in one["spec"].items() if name != "nodeName"}
+    assert kubectl_gpuvm("start", "vm", env=kubectl.env).stdout == "pod/vm created\n"
+    assert [call[1:] for call in changes(kubectl)] == [TRIAL, ["delete", "pod/vm"], CREATE]
+    trial, new = (json.loads(text) for text in (kubectl.given[-3], kubectl.given[-1]))
+    assert new == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "vm", "namespace": "vms", "labels": made["metadata"]["labels"],
+            "annotations": {MARK: made["metadata"]["annotations"][MARK]},
+        },
+        "spec": {name: value for name, value in made["spec"].items() if name != "nodeName"},
+    }  # fmt: skip
+    assert (trial["metadata"].pop("generateName"), new["metadata"].pop("name")) == ("vm-", "vm")
+    assert trial == new
+
+
+def test_what_an_annotation_says_was_applied_is_made_by_nobody(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    """Whoever may patch the pod writes it; its starter may be the cluster's admin."""
+    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "me"}}
+    one = ended(0, phase="Succeeded", spec=NEVER)
+    one["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json.dumps(binding)
+    having(kubectl, one)
+    assert kubectl_gpuvm("start", "vm", env=kubectl.env).returncode == 0
+    assert not any("ClusterRoleBinding" in text for text in kubectl.given)
+
+
+def test_a_pod_that_would_not_be_taken_is_not_deleted(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers(
+        "create", err='Error from server (Forbidden): pods "vm-" is forbidden: violates PodSecurity', code=1
+    )
+    having(kubectl, ended(0, phase="Succeeded", spec=NEVER))
+    result = kubectl_gpuvm("start", "vm", env=kubectl.env)
+    assert "violates PodSecurity" in result.stderr
+    assert (result.returncode, [call[1:] for call in changes(kubectl)]) == (1, [TRIAL])
+
+
+def test_a_pod_that_is_not_made_anew_is_kept_in_a_file(
+    kubectl_gpuvm: Command, kubectl: StandIn, tmp_path: Path
+) -> None:
+    kubectl.answers("create --save-config", err="Error from server: etcdserver: request timed out", code=1)
+    having(kubectl, ended(0, phase="Succeeded", spec=NEVER))
+    result = kubectl_gpuvm("start", "vm", env={**kubectl.env, "TMPDIR": str(tmp_path)})
+    (file,) = tmp_path.glob("kubectl-gpuvm-*.json")
+    kept = f"kubectl-gpuvm: {file}: has the pod, which is deleted; `kubectl create -f {file}` makes it anew\n"
+    assert result.stderr.endswith(kept)
+    assert (result.returncode, json.loads(file.read_text())["metadata"]["name"]) == (1, "vm")
+
+
+def test_a_pod_that_was_replaced_meanwhile_stays(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    one = ended(0, phase="Succeeded", spec=NEVER)
+    kubectl.answers("get pod/", {**one, "metadata": {**one["metadata"], "uid": "another"}})
+    having(kubectl, one)
+    result = kubectl_gpuvm("start", "vm", env=kubectl.env)
+    assert result.stderr.startswith("kubectl-gpuvm: vms/vm: is gone or another pod meanwhile; see `kubectl gpuvm list`")
+    assert changes(kubectl) == []
 
 
 def test_a_pod_that_owns_its_manifest_is_not_deleted(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
-    kubectl.answers("get configmap/", [{"metadata": {"ownerReferences": [{"kind": "Pod", "name": "vm"}]}}])
+    owner = {"kind": "Pod", "name": "vm", "uid": "uid-of-vm"}
+    kubectl.answers("get configmap/", {"kind": "ConfigMap", "metadata": {"name": "x", "ownerReferences": [owner]}})
     having(kubectl, ended(0, phase="Succeeded", spec=NEVER))
     result = kubectl_gpuvm("start", "vm", env=kubectl.env)
     assert re.fullmatch(
@@ -66,7 +135,7 @@ def test_a_pod_that_owns_its_manifest_is_not_deleted(kubectl_gpuvm: Command, kub
 def test_a_pod_that_waits_for_a_node_is_deleted(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     having(kubectl, pending("0/1 nodes", spec=NEVER))
     kubectl_gpuvm("stop", "vm", env=kubectl.env)
-    assert changes(kubectl) == [["kubectl", "delete", "pod", "vm", "--wait=false"]]
+    assert changes(kubectl) == [["kubectl", "delete", "pod/vm", "--wait=false"]]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +213,9 @@ def test_a_guest_that_its_pod_does_not_start_again_is_waited_for(kubectl_gpuvm: 
     assert [call[2:] for call in changes(kubectl)] == [
         in_pod("shutdown")[2:],
         ["wait", "pod/vm", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=135s"],
-        ["delete", "pod", "vm"],
-        ["apply", "-f", "-"],
+        TRIAL,
+        ["delete", "pod/vm"],
+        CREATE,
     ]
 
 
@@ -160,7 +230,11 @@ def test_a_guest_that_its_pod_does_not_start_again_is_waited_for(kubectl_gpuvm: 
             [pod(owner="Job/vm", spec=NEVER)],
             "vm: is a Job's, which runs a guest once; apply it again",
         ),
-        (["start", "vm"], [ended(2, owner="Job/other")], "vm: was not made by `kubectl apply`, so that nobody knows"),
+        (
+            ["start", "vm"],
+            [ended(2, owner="Job/other")],
+            "vm: belongs to Job other, and would not any more; have its owner make it anew",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_changes_nothing(

@@ -4,8 +4,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gpuvm.objects import Controller, Event, Pod, ResourceClaim
 from gpuvm.reasons import answer, no_pod
 from launcher.checks.cgroup import memlock
+from program.problem import Problem
 from tests.gpuvm.cluster import CARD, controller, ended, event, holding, pending, pod, terminated, waiting
 
 
@@ -240,22 +242,33 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_reason_has_its_one_answer(name: str) -> None:
     case = CASES[name]
-    found = str(answer(case.pod, case.events, case.last_line, claims=case.claims))
+    pod, events = Pod.model_validate(case.pod), [*map(Event.model_validate, case.events)]
+    claims = [*map(ResourceClaim.model_validate, case.claims)]
+    found = str(answer(pod, events, case.last_line, claims=claims))
     assert found[: len(case.answer)] == case.answer
 
 
 def test_the_latest_warning_counts() -> None:
-    events = (event("FailedMount", 'configmap "old" not found'), event("FailedMount", 'configmap "new" not found'))
-    assert answer(waiting("ContainerCreating"), events, "").wrong.startswith("is Pending: there is no ConfigMap new (")
+    texts = ('configmap "old" not found', 'configmap "new" not found')
+    events = [Event.model_validate(event("FailedMount", text)) for text in texts]
+    assert answer(Pod.model_validate(waiting("ContainerCreating")), events, "").wrong.startswith(
+        "is Pending: there is no ConfigMap new ("
+    )
+
+
+def without_pod(message: str = "", replicas: int = 1) -> Problem:
+    """The answer for a controller which the API server told that, if anything."""
+    refusals = [Event.model_validate(event("FailedCreate", message))] if message else []
+    return no_pod(Controller.model_validate(controller("StatefulSet", replicas=replicas)), refusals)
 
 
 def test_a_controller_without_a_pod_says_what_the_api_server_refused() -> None:
-    refused = event("FailedCreate", 'pods "vm-0" is forbidden: violates PodSecurity "baseline:latest": seccompProfile')
-    assert str(no_pod(controller("StatefulSet"), [refused])) == (
+    refused = 'pods "vm-0" is forbidden: violates PodSecurity "baseline:latest": seccompProfile'
+    assert str(without_pod(refused)) == (
         'vms/vm: is without a pod: the API server refuses it (pods "vm-0" is forbidden: violates PodSecurity '
         '"baseline:latest": seccompProfile); print it for the level that its '
         "namespace enforces, `gpu-launcher pod --level`: docs/restricted.md"
     )
-    assert "raise the quota" in no_pod(controller("StatefulSet"), [event("FailedCreate", "exceeded quota: gpus")]).fix
-    assert no_pod(controller("StatefulSet", replicas=0), []).fix == "`kubectl gpuvm start`"
-    assert no_pod(controller("StatefulSet"), []).wrong == "is without a pod: its controller has made none yet"
+    assert "raise the quota" in without_pod("exceeded quota: gpus").fix
+    assert without_pod(replicas=0).fix == "`kubectl gpuvm start`"
+    assert without_pod().wrong == "is without a pod: its controller has made none yet"

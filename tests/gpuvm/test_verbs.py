@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft7Validator
 
-from gpuvm import pods
-from gpuvm.pods import config_map_of, container_of
+from gpuvm import objects
+from gpuvm.objects import Pod
 from launcher import paths
 from launcher.manifest.parser import read_given
 from launcher.pod.objects import MEMORY
@@ -27,7 +27,19 @@ NO_SUCH = "there is no such VM in this namespace; `kubectl gpuvm list -A` lists 
 
 
 def in_pod(*words: str, tty: tuple[str, ...] = (), name: str = "vm") -> list[str]:
-    return ["kubectl", "--namespace=vms", "exec", *tty, name, "-c", "compute", "--", "gpu-launcher", "ctl", *words]
+    return [
+        "kubectl",
+        "--namespace=vms",
+        "exec",
+        *tty,
+        f"pod/{name}",
+        "-c",
+        "compute",
+        "--",
+        "gpu-launcher",
+        "ctl",
+        *words,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -46,10 +58,11 @@ def test_the_objects_of_these_tests_are_of_kubernetes_schema(answer: dict[str, A
 
 def test_the_pods_of_gpu_launcher_are_known_by_what_it_writes() -> None:
     made = golden()
-    assert (MEMORY, container_of(made)["name"]) == (pods.MARK, pods.CONTAINER)
-    assert pods.ID_LABEL in labels(read_given(FIXTURES / "vms" / "one-gpu.yaml").instance.metadata)
-    assert config_map_of(made) == golden(kind="ConfigMap")["metadata"]["name"]
-    assert [*golden(kind="ConfigMap")["data"]] == [pods.MANIFEST_FILE] == [paths.MANIFEST.rpartition("/")[2]]
+    spec = Pod.model_validate(made).spec
+    assert (MEMORY, spec.launcher.name) == (objects.MARK, objects.CONTAINER)
+    assert objects.ID_LABEL in labels(read_given(FIXTURES / "vms" / "one-gpu.yaml").instance.metadata)
+    assert spec.manifest_name == golden(kind="ConfigMap")["metadata"]["name"]
+    assert [*golden(kind="ConfigMap")["data"]] == [objects.MANIFEST_FILE] == [paths.MANIFEST.rpartition("/")[2]]
 
 
 VERBS = {
@@ -72,7 +85,7 @@ VERBS = {
 def test_what_ctl_does_is_one_call_in_the_pod(kubectl_gpuvm: Command, kubectl: StandIn, name: str) -> None:
     words, expected, said = VERBS[name]
     kubectl.answers(r"^(--namespace=vms )?get pods", [pod()])
-    kubectl.answers(r"exec vm -c compute", "what ctl prints\n" if not said else "")
+    kubectl.answers(r"exec pod/vm -c compute", "what ctl prints\n" if not said else "")
     result = kubectl_gpuvm(*words, env=kubectl.env)
     assert (result.stdout, result.stderr, result.returncode) == (said or "what ctl prints\n", "", 0)
     assert kubectl.calls[-1] == in_pod(*expected)
@@ -84,9 +97,19 @@ def test_what_a_pod_says_cannot_steer_the_terminal(kubectl_gpuvm: Command, kubec
     assert kubectl_gpuvm("state", "vm", env=kubectl.env).stdout == "vms/vm: \\x1b[2Jrunning\nmore\\xff\n"
 
 
+def test_what_happens_cannot_steer_the_terminal_either(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    """An event has the words of a pod that only says that it is a VM, for as long as it likes."""
+    kubectl.answers("get pods", [pod()])
+    error = "gpu-launcher: \x1b]0;root\x07no\n"
+    kubectl.answers("exec", b"one\n\x1b[2J\x9btwo\xff" + b"x" * 70_000 + b"\nthree", err=error, code=1)
+    result = kubectl_gpuvm("events", "vm", env=kubectl.env)
+    assert [line[:16] for line in result.stdout.splitlines()] == ["one", "\\x1b[2J\\x9btwo\\x", "x" * 16, "three"]
+    assert (result.stderr, result.returncode) == ("kubectl-gpuvm: \\x1b]0;root\\x07no\n", 1)
+
+
 def test_the_console_has_input_and_a_terminal_only_if_there_is_one(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     kubectl.answers("^get pods", [pod()])
-    kubectl.answers("exec -i vm", "login: ")
+    kubectl.answers("exec -i pod/vm", "login: ")
     result = kubectl_gpuvm("console", "vm", env=kubectl.env, stdin="root\n")
     assert (result.stdout, result.returncode) == ("login: ", 0)
     assert kubectl.calls == [GET_PODS, in_pod("console", tty=("-i",))]
@@ -106,7 +129,7 @@ def test_logs_are_kubectls(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     kubectl.answers("logs", "a line\n")
     result = kubectl_gpuvm("logs", "vm", "-f", "--tail", "5", "-p", env=kubectl.env)
     assert result.stdout == "a line\n"
-    logs = ["kubectl", "--namespace=vms", "logs", "vm", "-c", "compute", "--follow", "--previous", "--tail=5"]
+    logs = ["kubectl", "--namespace=vms", "logs", "pod/vm", "-c", "compute", "--follow", "--previous", "--tail=5"]
     assert kubectl.calls[-1] == logs
 
 
@@ -153,7 +176,7 @@ def test_a_list_has_node_cards_address_and_state(kubectl_gpuvm: Command, kubectl
     ])  # fmt: skip
     result = kubectl_gpuvm("list", env=kubectl.env)
     table = [line.split(None, 5) for line in result.stdout.splitlines()]
-    cards = container_of(golden())["resources"]["limits"]
+    cards = Pod.model_validate(golden()).spec.launcher.limits
     names = ", ".join(f"{cards[name]} {name}" for name in sorted(cards) if "devices." not in name and "/" in name)
     assert table[0] == ["NAME", "STATE", "AGE", "NODE", "ADDRESS", "CARDS"]
     assert [(row[0], row[1], row[3], row[4], row[5]) for row in table[1:]] == [
@@ -229,11 +252,11 @@ def test_a_screenshot_of_an_older_qemu_is_named_for_what_it_is(
 
 
 def test_help_names_every_verb_and_needs_no_kubectl(kubectl_gpuvm: Command) -> None:
-    from gpuvm.cli import _VERBS
+    from gpuvm.cli import VERBS
 
     result = kubectl_gpuvm("--help", env={"PATH": "/nowhere"})
     assert result.returncode == 0
-    for verb in _VERBS:
+    for verb in VERBS:
         assert f"\n  {verb} " in result.stdout
         told = kubectl_gpuvm(verb, "-h", env={"PATH": "/nowhere"})
         assert (told.returncode, told.stderr) == (0, ""), verb

@@ -60,7 +60,7 @@ def test_each_client_has_its_own_way_to_the_screen_until_the_viewer_ends(tmp_pat
 
 def test_the_port_is_told_to_programs_and_each_client_is_a_call_in_the_pod(kubectl: StandIn) -> None:
     kubectl.answers("get pods", [pod()])
-    kubectl.answers("exec -i vm", b"RFB 003.008\n")
+    kubectl.answers("exec -i pod/vm", b"RFB 003.008\n")
     command: list[str | Path] = [BIN / "kubectl-gpuvm", "vnc", "vm", "--proxy-only"]
     with subprocess.Popen(command, cwd=ROOT, env=kubectl.env, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -71,7 +71,7 @@ def test_the_port_is_told_to_programs_and_each_client_is_a_call_in_the_pod(kubec
                 assert client.makefile("rb").read() == b"RFB 003.008\n"
         finally:
             process.terminate()
-    call = ["exec", "-i", "vm", "-c", "compute", "--", "gpu-launcher", "ctl", "vnc"]
+    call = ["exec", "-i", "pod/vm", "-c", "compute", "--", "gpu-launcher", "ctl", "vnc"]
     assert kubectl.calls[-1] == ["kubectl", "--namespace=vms", *call]
 
 

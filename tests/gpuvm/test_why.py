@@ -18,7 +18,7 @@ def test_why_a_vm_is_pending_is_one_line_and_below_it_are_the_nodes(kubectl_gpuv
     vm = pending(said)
     kubectl.answers("get pods", [vm])
     kubectl.answers("get events", [event("FailedScheduling", said)])
-    kubectl.answers("get configmap", golden(kind="ConfigMap"))
+    kubectl.answers("get configmap/", golden(kind="ConfigMap"))
     kubectl.answers("get nodes,pods --all-namespaces", [node_of("gpu-1"), node_of("cp", taints=[TAINT]), vm])
     result = kubectl_gpuvm("why", "vm", env=kubectl.env)
     meant = "nvidia.com/GA102_GEFORCE_RTX_3090 (cp has 4, gpu-1 has 4)"
@@ -31,7 +31,7 @@ def test_why_a_vm_is_pending_is_one_line_and_below_it_are_the_nodes(kubectl_gpuv
         "cp: has the taint role:NoSchedule",
         "note: no node has a pod here, so all of it counts as free: get nodes,pods -A",
     ]
-    get = ["kubectl", "get", "events", "--field-selector=involvedObject.uid=uid-of-vm", "-n", "vms"]
+    get = ["kubectl", "get", "events", "--field-selector=involvedObject.uid=uid-of-vm", "--namespace=vms"]
     assert kubectl.calls[:2] == [GET_ALL, [*get, "--ignore-not-found", "-o", "json"]]
     assert result.returncode == 0
 
@@ -49,7 +49,7 @@ def test_the_last_line_of_a_launcher_that_failed_is_in_its_pod(kubectl_gpuvm: Co
 def test_where_the_pod_has_no_line_the_log_has(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     kubectl.answers("get pods", [pod(ready=False, state=terminated(12), last_state=terminated(12))])
     kubectl.answers("get events", err="Error from server (Forbidden): events is forbidden", code=1)
-    kubectl.answers("logs vm -c compute --tail=20", "one\ngpu-launcher: vms/vm: QEMU was killed by signal 9\n\n")
+    kubectl.answers("logs pod/vm -c compute --tail=20", "one\ngpu-launcher: vms/vm: QEMU was killed by signal 9\n\n")
     assert kubectl_gpuvm("why", "vm", env=kubectl.env).stdout == (
         "vms/vm: is Running: QEMU was killed or has crashed (exit code 12): vms/vm: QEMU was killed by signal 9; "
         "docs/exit-codes.md has the codes, docs/troubleshooting.md the lines\n"
@@ -60,7 +60,7 @@ def test_who_may_not_list_nodes_has_the_schedulers_words(kubectl_gpuvm: Command,
     claims = {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpu-launcher-one-gpu"}]}
     kubectl.answers("get pods", [pending(UNCLAIMED, spec=claims)])
     kubectl.answers("get events", [])
-    kubectl.answers("get configmap", golden(kind="ConfigMap"))
+    kubectl.answers("get configmap/", golden(kind="ConfigMap"))
     asked = "get nodes,pods,resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses --all-namespaces"
     kubectl.answers(asked, err="Error from server (Forbidden): nodes is forbidden", code=1)
     first, empty, fit = kubectl_gpuvm("why", "vm", env=kubectl.env).stdout.splitlines()
@@ -86,7 +86,7 @@ def test_a_claim_that_is_not_ready_is_looked_up_by_the_name_that_the_pod_has_it_
     )
     kubectl.answers("get pods", [vm])
     kubectl.answers("get events", [])
-    kubectl.answers("get resourceclaims team vm-gpus-x7 -n vms", [holding("vm-gpus-x7", "pci-1")])
+    kubectl.answers("get resourceclaim/team resourceclaim/vm-gpus-x7 --namespace=vms", [holding("vm-gpus-x7", "pci-1")])
     said = kubectl_gpuvm("why", "vm", env=kubectl.env).stdout
     assert said.startswith("vms/vm: is Pending: the scheduler waits until pci-1 of gpu-1 can be used; wait")
 

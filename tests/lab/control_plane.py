@@ -32,7 +32,7 @@ class Cluster:
     """kubectl as the cluster's admin."""
 
     def __init__(self, box: Box) -> None:
-        self._box = box
+        self.box = box
 
     def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 60) -> str:
         """Its standard output. CommandFailed where it fails, subprocess.TimeoutExpired where it does not end."""
@@ -45,7 +45,7 @@ class Cluster:
         )
 
     def _output(self, argv: tuple[str, ...], stdin: str | None, seconds: float) -> str:
-        done = self._box.run(*argv, stdin=stdin, seconds=seconds)
+        done = self.box.run(*argv, stdin=stdin, seconds=seconds)
         if done.returncode != 0:
             raise CommandFailed(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
@@ -60,31 +60,38 @@ class Cluster:
 
     def get(self, kind: str, name: str, *arguments: str) -> dict[str, Any]:
         often = kind in _OFTEN and not arguments
-        text = self._look(kind, f"/{name}") if often else self.kubectl("get", kind, name, "-o", "json", *arguments)
+        text = (
+            self._read(f"{_OFTEN[kind]}/{name}") if often else self.kubectl("get", kind, name, "-o", "json", *arguments)
+        )
         found: dict[str, Any] = json.loads(text)
         return found
 
     def get_all(self, kinds: str, *arguments: str) -> list[dict[str, Any]]:
         """The objects of a kind, or of several with commas between them."""
         if kinds in _OFTEN and arguments[:1] == ("-l",) and len(arguments) == 2:
-            text = self._look(kinds, f"?labelSelector={quote(arguments[1])}")
+            text = self._read(f"{_OFTEN[kinds]}?labelSelector={quote(arguments[1])}")
         else:
             text = self.kubectl("get", kinds, "-o", "json", *arguments)
         found: dict[str, list[dict[str, Any]]] = json.loads(text)
         return found["items"]
 
-    def _look(self, kind: str, rest: str) -> str:
-        connection = _Connection(self._box.path(_PROXY), self._box.patience.allowed(60))
+    def read(self, path: str) -> dict[str, Any]:
+        """What the API server has at a path, like api/v1/pods."""
+        found: dict[str, Any] = json.loads(self._read(path))
+        return found
+
+    def _read(self, path: str) -> str:
+        connection = _Connection(self.box.path(_PROXY), self.box.patience.allowed(60))
         try:
-            connection.request("GET", f"/{_OFTEN[kind]}{rest}")
+            connection.request("GET", f"/{path}")
             answer = connection.getresponse()
             text = answer.read().decode()
         except (OSError, HTTPException) as error:
-            raise CommandFailed(f"{kind}{rest}: {error}") from error
+            raise CommandFailed(f"{path}: {error}") from error
         finally:
             connection.close()
         if answer.status != HTTPStatus.OK:
-            raise CommandFailed(f"{kind}{rest}: {text}")
+            raise CommandFailed(f"{path}: {text}")
         return text
 
     def delete(self, kind: str, name: str) -> None:
