@@ -13,7 +13,7 @@ from typing import IO, NamedTuple, NoReturn
 
 from program.errors import ProgramError, Refusal, UserError
 from program.output import print_foreign
-from program.problem import Problem, printable
+from program.problem import Problem
 
 SECONDS = 30.0  # for a call of kubectl that asks and answers
 _MOST = 1 << 28  # bytes of an answer: 5,000 pods are some 100 MB
@@ -131,7 +131,7 @@ def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, 
 
 def error_of(answer: ProgramAnswer, command: Sequence[str]) -> ProgramError:
     """Return kubectl's own words as an error, and what to do; those of `gpu-launcher` as they are."""
-    lines = [printable(line) for line in answer.words.splitlines() if line.strip() and not _NOISE.match(line)]
+    lines = [line for line in answer.words.splitlines() if line.strip() and not _NOISE.match(line)]
     if lines and (ours := [line for line in lines if line.startswith(_OURS)]):
         kind = UserError if answer.code == UserError.exit_code else Refusal
         return kind.of([Problem("", line.removeprefix(_OURS), "") for line in ours])
