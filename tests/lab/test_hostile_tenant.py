@@ -93,7 +93,7 @@ class Admin:
         """What comes to the terminal."""
         path = f"/run/lab/kubernetes:{ROOT / '.venv/bin'}:{os.environ['PATH']}"
         environ = {"PATH": path, "KUBECONFIG": self.cluster.argv()[2], "HOME": _HOME, "TMPDIR": _HOME}
-        environ |= {"KUBE_EDITOR": "sed -i s/64Mi/80Mi/", "TERM": "xterm"}
+        environ |= {"KUBE_EDITOR": "sed -i s/256Mi/272Mi/", "TERM": "xterm"}
         call = ["env", *(f"{name}={value}" for name, value in environ.items()), "kubectl-gpuvm"]
         verb, *others = words
         argv = [*call, verb, "-n", NAMESPACE, *others]
@@ -143,6 +143,11 @@ class Admin:
         text = "\n---\n".join(map(json.dumps, objects))
         self.cluster.kubectl("create", "-n", NAMESPACE, "-f", "-", _TENANT, stdin=text)
 
+    def annotate(self, what: str, last_applied: object) -> None:
+        """Have the tenant say what was applied last; `kubectl create` would write it itself."""
+        patch = json.dumps({"metadata": {"annotations": {_LAST_APPLIED: json.dumps(last_applied)}}})
+        self.cluster.kubectl("patch", what, "-n", NAMESPACE, "--type=merge", "-p", patch, _TENANT)
+
     def status(self, pod: str, **status: object) -> None:
         """Say what the scheduler or a kubelet says of a pod."""
         patch = json.dumps({"status": status})
@@ -154,9 +159,9 @@ def _is_of_a_vm(each: Object) -> bool:
     return metadata.get("namespace") == NAMESPACE and metadata.get("labels", {}).get(ID_LABEL) in VMS
 
 
-def _vm(name: str, *flags: str) -> tuple[Object, ...]:
+def _vm(name: str, *flags: str, run_strategy: str = "RerunOnFailure") -> tuple[Object, ...]:
     """What `gpu-launcher pod` prints for a VM."""
-    return made(manifest(name, 1, run_strategy="RerunOnFailure"), *flags)
+    return made(manifest(name, 1, run_strategy=run_strategy), *flags)
 
 
 def _naming(objects: tuple[Object, ...], config_map: str) -> tuple[Object, ...]:
@@ -165,12 +170,6 @@ def _naming(objects: tuple[Object, ...], config_map: str) -> tuple[Object, ...]:
     spec = pod_spec(objects[-1])
     assert spec is not None
     next(each for each in spec["volumes"] if "configMap" in each)["configMap"]["name"] = config_map
-    return objects
-
-
-def _annotated(objects: tuple[Object, ...], **annotations: str) -> tuple[Object, ...]:
-    objects = deepcopy(objects)
-    objects[-1]["metadata"].setdefault("annotations", {}).update({_LAST_APPLIED: json.dumps(_BINDING)} | annotations)
     return objects
 
 
@@ -199,16 +198,15 @@ def _words(admin: Admin) -> None:
 
 def _ended(admin: Admin, name: str, config_map: str | None = None) -> None:
     """A pod that has ended, of which an annotation says what was applied."""
-    objects = _annotated(_vm(name))
-    admin.make(*(objects if config_map is None else _naming(objects, config_map)))
+    admin.make(*(_vm(name) if config_map is None else _naming(_vm(name), config_map)))
+    admin.annotate(f"pod/{name}", _BINDING)
     admin.status(name, phase="Succeeded")
 
 
 def _controller(admin: Admin) -> None:
     """A Deployment with a number of replicas that is none."""
-    admin.make(
-        *_annotated(_vm("deployed", "--as", "deployment"), **{_LAST_APPLIED: '{"spec": {"replicas": {"a": 1}}}'})
-    )
+    admin.make(*_vm("deployed", "--as=deployment", run_strategy="Always"))
+    admin.annotate("deployment/deployed", {"spec": {"replicas": {"a": 1}}})
 
 
 VMS: dict[str, Callable[[Admin], None]] = {
@@ -246,13 +244,13 @@ def test_no_verb_does_for_a_tenant_what_the_tenant_may_not(admin: Admin, vm: str
     VMS[vm](admin)
     file = admin.box.path(f"{_HOME}/{vm}.yaml")
     file.write_text(json.dumps(manifest(vm, 1, run_strategy="RerunOnFailure")))
-    objects, rights = admin.objects(), admin.rights()
+    objects, rights, asked = admin.objects(), admin.rights(), admin.asked()
     began = time.monotonic()
     for verb, words in WORDS.items():
         names = {"VM": vm, "FILE": f"{_HOME}/{vm}.yaml", "VM:/x": f"{vm}:/x"}
         text = admin.runs(*(names.get(word, word) for word in words))
         assert admin.steers(text) == "", f"{verb}: {text!r}"
-        assert admin.asked() == "", f"{verb}: {text}"
+        assert admin.asked() == asked, f"{verb}: {text}"
         assert admin.objects() == objects, f"{verb}: {text}"
     assert admin.rights() == rights
     assert not admin.box.path(f"{_HOME}/written").exists()
