@@ -168,7 +168,7 @@ def named_in(root: Element, asked: Asked) -> Mapping[Claim, Element]:
     """Return the <hostdev> of each entry, in the order of the VM's: all gpus, then all hostDevices. An entry that the
     VMI does not name has its place behind the others of its list.
 
-    UserError where two entries have one device.
+    UserError where two entries of a list have one name, or two entries one device.
     """
     places = {key: place for place, key in enumerate(asked.resources)}
 
@@ -177,8 +177,17 @@ def named_in(root: Element, asked: Asked) -> Mapping[Claim, Element]:
         return entry.kind is not EntryKind.GPU, places.get((entry.kind, entry.name), len(places))
 
     named = sorted(_named(root, asked), key=place)
+    claims: dict[tuple[EntryKind, str], Claim] = {}
     first: dict[DeviceID, Entry] = {}
     for claim, _ in named:
+        same = claims.setdefault((claim.entry.kind, claim.entry.name), claim)
+        if same is not claim:
+            raise UserError(
+                claim.entry,
+                f"has {same.device}, and another entry of its name has {claim.device}: KubeVirt takes the alias from "
+                "the name, and libvirt takes each alias once",
+                "rename one of them",
+            )
         if (earlier := first.setdefault(claim.device, claim.entry)) is not claim.entry:
             raise UserError(
                 claim.entry,

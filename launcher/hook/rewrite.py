@@ -9,6 +9,7 @@ Where KubeVirt has placed a card itself, by its NUMA-aware topology or on the ro
 companions, unless the VM asks for seats or a topology of ours (docs/decisions/0032-beside-kubevirt.md).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,12 +114,15 @@ def rewritten(domain: bytes, asked: Asked, sysfs: Path) -> Rewritten:
 
 
 def _refuse_other_names(asked: Asked, named: Iterable[Claim]) -> None:
-    names = {claim.entry.name for claim in named}
+    names = Counter(claim.entry.name for claim in named)
     for annotation, mapping in ((SEATS_OF, asked.annotations.seats), (ROM_OF, asked.annotations.roms)):
         for name in mapping:
             if name not in names:
                 known = f"expected one of {', '.join(sorted(names))}" if names else "leave it out: the domain has none"
                 raise UserError("metadata.annotations", f"{annotation}: the domain has no card {name!r}", known)
+            if names[name] > 1:
+                both = f"{annotation}: a gpu and a hostDevice are called {name!r}"
+                raise UserError("metadata.annotations", both, "rename one of them")
 
 
 def _read_host(sysfs: Path) -> Host:

@@ -23,6 +23,7 @@ from tests.processes import FIXTURES
 TWO = FIXTURES / "sysfs" / "two-rtx-3090"
 #: What KubeVirt takes of 0000:e1:00.0,0000:e1:00.1,0000:01:00.0,0000:01:00.1 for two GPUs.
 OLDER = ("0000:e1:00.0", "0000:e1:00.1")
+VGPU = "4b20d080-1b54-4048-85b3-a6a62d165c01"
 
 
 def answer(cards: tuple[Card, ...], sent: bytes, sysfs: Path = TWO, more: str = "") -> Rewritten:
@@ -126,6 +127,27 @@ def test_a_topology_of_ours_takes_the_place_of_kubevirts_and_keeps_its_cells() -
         (gpus(*RTX_3090S), vmi(annotations={"gpu-launcher.dev/seats": '{"x": 1}'}), "", "the domain has no card 'x'"),
         (gpus(*RTX_3090S), vmi(annotations={"gpu-launcher.dev/rom": '{"gpu1": "v/x"}'}), "", "'gpu1' has a file"),
         (gpus("0000:01:00.0", "0000:01:00.0"), vmi(), "", "and so is gpu 'gpu1': KubeVirt takes from one variable"),
+        (
+            (Card(alias="gpu-a", source="0000:e1:00.0"), Card(alias="gpu-a", source="0000:01:00.0")),
+            vmi({"a": "nvidia.com/a"}),
+            "",
+            (
+                "gpu 'a': has 0000:e1:00.0, and another entry of its name has 0000:01:00.0: KubeVirt takes the alias "
+                "from the name, and libvirt takes each alias once; rename one of them"
+            ),
+        ),
+        (
+            (Card(alias="gpu-a", source="0000:e1:00.0"), Card(alias="gpu-a", source=VGPU)),
+            vmi({"a": "nvidia.com/a"}),
+            "",
+            f"gpu 'a': has 0000:e1:00.0, and another entry of its name has {VGPU}",
+        ),
+        (
+            (Card(alias="gpu-a", source="0000:e1:00.0"), Card(alias="hostdevice-a", source="0000:01:00.0")),
+            vmi({"a": "x/a"}, {"a": "x/b"}, {"gpu-launcher.dev/seats": '{"a": 3}'}),
+            "",
+            "gpu-launcher.dev/seats: a gpu and a hostDevice are called 'a'; rename one of them",
+        ),
         (
             gpus(*RTX_3090S),
             vmi(),
