@@ -14,12 +14,13 @@ from launcher.manifest.instancetypes.common import FILE, common
 from launcher.manifest.instancetypes.draft import value_at
 from launcher.manifest.instancetypes.expansion import Expanded
 from launcher.manifest.instancetypes.expansion import expand as expand_vm
-from launcher.manifest.instancetypes.kinds import Instancetype, Preference
+from launcher.manifest.instancetypes.kinds import Instancetype, InstancetypeSpec, Preference, PreferenceSpec
 from launcher.manifest.parser import checked, read_given
 from program.errors import UserError
 from tests import common_instancetypes
+from tests.launcher.test_fields import walk
 from tests.launcher.vms import read_manifest, without_lines
-from tests.processes import ROOT
+from tests.processes import FIXTURES, ROOT
 
 TABLE = (ROOT / "docs" / "instancetypes.md").read_text()
 API = "instancetype.kubevirt.io/v1beta1"
@@ -120,6 +121,13 @@ CONFLICTS: Mapping[tuple[str, str], tuple[Any, Any]] = {
 FILLED_IN = {field: source for field, source in CONFLICTS if source not in ("cpu.guest", "memory.guest")}
 
 
+def test_both_kinds_have_the_fields_of_kubevirts() -> None:
+    kinds = (("instancetype", InstancetypeSpec), ("preference", PreferenceSpec))
+    ours = {path for name, kind in kinds for path, _ in walk(kind, name)}
+    lines = (FIXTURES / "kubevirt" / "instancetype-fields.txt").read_text().splitlines()
+    assert sorted(ours) == sorted(line for line in lines if not line.startswith("#"))
+
+
 def test_the_table_has_every_conflict() -> None:
     assert re.findall(r"^\| `([\w.]+)` \| `([\w.]+)` \|$", TABLE, re.MULTILINE) == list(CONFLICTS)
 
@@ -201,7 +209,7 @@ FILLS: Mapping[str, tuple[str, Any, Any, Document]] = {
     "features.preferredSmm": ("domain.features.smm", {}, {"enabled": False}, {}),
     "machine.preferredMachineType": ("domain.machine.type", "pc-q35-rhel9.6.0", "q35", {}),
     "clock.preferredTimer": ("domain.clock.timer", {"hyperv": {}}, {"hpet": {"present": False}}, {}),
-    "launchSecurity": ("domain.launchSecurity", {"snp": {}}, {"sev": {}}, {}),
+    "preferredLaunchSecurity": ("domain.launchSecurity", {"snp": {}}, {"sev": {}}, {}),
     "preferredArchitecture": ("architecture", "arm64", "amd64", {}),
     "preferredSubdomain": ("subdomain", "theirs", "mine", {}),
     "preferredTerminationGracePeriodSeconds": ("terminationGracePeriodSeconds", 3600, 0, {}),
@@ -319,9 +327,16 @@ def test_what_is_said_counts_and_no_preference(source: str) -> None:
     assert value_at(spec_of(found), path_of(field)) == said
 
 
+def test_launch_security_is_preferred_by_kubevirts_name_alone() -> None:
+    with pytest.raises(UserError) as error:
+        expand(vm(), instancetype(), preference({"launchSecurity": {"sev": {}}}))
+    (problem,) = error.value.problems
+    assert "did you mean preferredLaunchSecurity?" in str(problem)
+
+
 def test_an_instance_type_counts_before_a_preference() -> None:
     theirs = instancetype({"launchSecurity": {"snp": {}}})
-    found = expand(vm(), theirs, preference({"launchSecurity": {"sev": {}}}))
+    found = expand(vm(), theirs, preference({"preferredLaunchSecurity": {"sev": {}}}))
     assert spec_of(found)["domain"]["launchSecurity"] == {"snp": {}}
 
 

@@ -38,7 +38,7 @@ FILLED: Mapping[Path, Path] = {
     ("features", "preferredSmm"): (*_FEATURES, "smm"),
     ("machine", "preferredMachineType"): ("domain", "machine", "type"),
     ("clock", "preferredTimer"): ("domain", "clock", "timer"),
-    ("launchSecurity",): ("domain", "launchSecurity"),
+    ("preferredLaunchSecurity",): ("domain", "launchSecurity"),
     ("preferredArchitecture",): ("architecture",),
     ("preferredSubdomain",): ("subdomain",),
     ("preferredTerminationGracePeriodSeconds",): ("terminationGracePeriodSeconds",),

@@ -180,7 +180,7 @@ class PreferenceSpec(Object):
     devices: DevicePreferences = DevicePreferences()
     features: FeaturePreferences = FeaturePreferences()
     firmware: FirmwarePreferences = FirmwarePreferences()
-    launchSecurity: LaunchSecurity | None = None
+    preferredLaunchSecurity: LaunchSecurity | None = None
     machine: MachinePreferences = MachinePreferences()
     volumes: VolumePreferences = VolumePreferences()
     preferredArchitecture: Text | None = None
