@@ -1,4 +1,4 @@
-"""Whether a file, a directory or a device can be opened, /dev/kvm above all.
+"""Whether a file, a directory, a device or a socket can be opened, /dev/kvm above all.
 
 The only way to know is to open it: modes and capabilities don't tell what a container's device cgroup allows
 (cgroups(7)). Opening a VFIO group or /dev/kvm does nothing to it.
@@ -8,8 +8,10 @@ import errno
 import os
 from pathlib import Path
 
+from launcher import paths
 from launcher.checks.finding import error, warning
 from launcher.checks.wording import POD, Wording
+from launcher.guest import Guest
 from program.finding import Finding
 
 #: The errno of open(2); None if the file can be opened.
@@ -34,6 +36,18 @@ def is_missing(outcome: Outcome) -> bool:
 def because(outcome: int) -> str:
     """`Permission denied`."""
     return os.strerror(outcome)
+
+
+def quotes(guest: Guest, root: Path, wording: Wording = POD) -> Finding | None:
+    """Return why QEMU, with this root, cannot reach the service that signs a confidential guest's quotes."""
+    if guest.confidentiality is None or (socket := guest.confidentiality.quote_socket) is None:
+        return None
+    outcome = opened(paths.below(root, socket))
+    if outcome == errno.ENXIO:  # open(2) of a socket that the caller may read and write
+        return None
+    because_of = "is not there" if outcome is None or is_missing(outcome) else f"cannot be opened: {because(outcome)}"
+    without = "the guest starts, but gets no quotes by which a remote party attests it"
+    return warning(socket, f"{because_of}, and {without}", wording.no_quotes)
 
 
 def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool, wording: Wording = POD) -> Finding | None:

@@ -11,8 +11,8 @@ class Wording:
     `or_anew`: what else a card's fix may be. `stale`: the fix where a container has other groups' nodes, "" where the
     nodes of all groups are. `no_node`, `no_vfio`: a group's node or /dev/vfio/vfio is missing; `no_access` and
     `not_allowed`: it cannot be opened, for EACCES and for another reason; `in_use`: it is open elsewhere.
-    `no_disk_access`: a disk cannot be opened; `room`: its file system may become full. {path} is the file, {address}
-    the card.
+    `no_disk_access`: a disk cannot be opened; `room`: its file system may become full. `no_quotes`: the node's Quote
+    Generation Service cannot be reached. {path} is the file, {address} the card.
     """
 
     absent: str
@@ -30,6 +30,7 @@ class Wording:
     in_use: str
     no_disk_access: str
     room: str
+    no_quotes: str
 
 
 _OWNED = "expected the node's container runtime to give devices to the container's user: docs/restricted.md"
@@ -58,6 +59,8 @@ POD = Wording(
     no_disk_access="let its owner or its group be the pod's user (securityContext.fsGroup, of a block device "
     "docs/restricted.md), or the disk be read-only",
     room="give the pod more ephemeral-storage, or mount a larger volume there: a full one pauses the guest",
+    no_quotes="where KubeVirt is there too, with its gate WorkloadEncryptionTDX, add devices.kubevirt.io/tdx: 1 to "
+    "domain.resources.limits: its device plugin mounts the node's socket",
 )
 OWN_MACHINE = Wording(
     absent="is not on this machine",
@@ -77,4 +80,6 @@ OWN_MACHINE = Wording(
     in_use="end the guest or the program that has the card: sudo fuser -v {path} names it",
     no_disk_access="let its owner be the user that starts the VM (sudo chown $USER {path}), or the disk be read-only",
     room="make room there: a full one pauses the guest",
+    no_quotes="start the machine's Quote Generation Service (Intel DCAP's qgsd), and let the user that starts the VM "
+    "connect to it",
 )

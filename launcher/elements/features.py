@@ -83,8 +83,8 @@ def _kvm(kvm: KVM | None, guest: Guest) -> list[Element]:
 
 def _smm(smm: FeatureState | None, guest: Guest) -> list[Element]:
     """Return <smm>: on with secure boot, whose variables only SMM can keep from the guest's kernel; else as it is asked
-    for."""
-    if guest.has_secure_boot:
+    for. Measured firmware has no variables."""
+    if guest.has_secure_boot and (guest.confidentiality is None or not guest.confidentiality.is_measured):
         return [E.smm(state="on")]
     return [E.smm(state=_state(smm))] if smm is not None else []
 

@@ -45,4 +45,7 @@ def launch_security(security: LaunchSecurity | None) -> list[Element]:
     if technology in _POLICIES:
         element.append(E.policy(f"{_POLICIES[technology]:#x}"))
     element.extend(E(name, text) for name, text in security.of_owner.items())
+    if technology.quote_socket is not None:
+        # QEMU connects when the guest asks for a quote, so the socket may be missing.
+        element.append(E.quoteGenerationService(path=technology.quote_socket))
     return [element]

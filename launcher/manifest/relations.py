@@ -19,12 +19,15 @@ from launcher.manifest.volumes import WITH_FILES, Volume
 _OF_AMD64 = ("apic", "hyperv", "hypervPassthrough", "smm", "kvm", "pvspinlock")
 
 
-def check_firmware(firmware: Firmware, features: Features, devices: Devices) -> None:
+def check_firmware(
+    firmware: Firmware, features: Features, devices: Devices, security: LaunchSecurity | None = None
+) -> None:
     """Refuse firmware without what it needs: ACPI for EFI, SMM for secure boot, a serial console for BIOS's output."""
     bios, efi = firmware.bootloader.bios, firmware.bootloader.efi
     if efi is not None and not features.acpi.enabled:
         raise Below("features.acpi", "is disabled, and EFI needs it", "leave it out, or boot with bios")
-    if efi is not None and efi.secureBoot and features.smm is not None and not features.smm.enabled:
+    has_smm = security is None or security.technology.has_smm
+    if has_smm and efi is not None and efi.secureBoot and features.smm is not None and not features.smm.enabled:
         raise Below(
             "features.smm",
             "is disabled, and secure boot needs it",
@@ -54,7 +57,7 @@ def check_security(security: LaunchSecurity | None, firmware: Firmware, features
     efi = firmware.bootloader.efi
     if efi is None:
         raise Below(path, "needs EFI", "add firmware.bootloader.efi: {secureBoot: false}")
-    if efi.secureBoot:
+    if efi.secureBoot and not technology.has_secure_boot:
         raise Below(path, "has no secure boot", "write firmware.bootloader.efi.secureBoot: false")
     if efi.persistent and technology.is_measured:
         raise Below(path, "keeps no EFI variables", "leave out firmware.bootloader.efi.persistent")

@@ -156,7 +156,7 @@ class Domain(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_all(
-            partial(relations.check_firmware, self.firmware, self.features, self.devices),
+            partial(relations.check_firmware, self.firmware, self.features, self.devices, self.launchSecurity),
             partial(relations.check_hyperv, self.features, self.clock),
             partial(relations.check_security, self.launchSecurity, self.firmware, self.features, self.devices),
             partial(check_sizes, self.cpu, self.memory, self.resources),

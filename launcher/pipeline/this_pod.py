@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.allocation import allocation
-from launcher.checks.access import kvm, opened
+from launcher.checks.access import kvm, opened, quotes
 from launcher.checks.allocation import slow_start
 from launcher.checks.cgroup import cpus, memlock, memory, read_limits, to_be_locked
 from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
@@ -131,6 +131,7 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
         None if here.guest_runs else memlock(start.locked, let_lock(start.locked), here.wording),
         memory(guest, limits.memory, beside, is_pinned=start.locked > 0),
         cpus(guest, limits.cpus),
+        quotes(guest, here.root, here.wording),
         ports(start.network_cards, _text(here.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
     ):
         if finding is not None:

@@ -39,6 +39,11 @@ def test_each_technology_says_what_others_depend_on(
     assert (found.is_measured, found.needs_dev_sev) == (is_measured, needs_dev_sev)
 
 
+def test_only_tdx_has_secure_boot_and_a_service_that_signs_quotes() -> None:
+    every = (SEV, SEV_ES, SEV_SNP, TDX)
+    assert [each for each in every if each.has_secure_boot] == [each for each in every if each.quote_socket] == [TDX]
+
+
 def test_only_tdx_has_neither_smm_nor_performance_counters() -> None:
     every = (SEV, SEV_ES, SEV_SNP, TDX)
     assert [each for each in every if not each.has_smm] == [each for each in every if not each.has_pmu] == [TDX]

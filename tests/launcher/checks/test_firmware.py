@@ -124,3 +124,13 @@ def test_debians_own_descriptors_are_read() -> None:
         pytest.skip("no EFI images are installed here")
     images = read_images(Path("/"))
     assert not [image for image in images if ("x86_64", "pc-q35-*") in image.targets and image.missing]
+
+
+def test_secure_boot_under_tdx_is_an_image_with_its_keys_in_it(root: Path) -> None:
+    """Ubuntu's ovmf-inteltdx has no other, since it dropped OVMF.inteltdx.fd."""
+    tdx, insecure = (read_manifest(FIXTURES / "vms" / f"{name}.yaml") for name in ("tdx-secure-boot", "tdx"))
+    features = ("enrolled-keys", "secure-boot", "intel-tdx")
+    write(root, {f"{USR}/60-tdx.json": descriptor("", *features, device="memory", filename="/fw/plain.fd")})
+    assert said(tdx, root) == []
+    (line,) = said(insecure, root)
+    assert "no image is EFI for x86_64, secure boot off, with intel-tdx" in line

@@ -128,6 +128,13 @@ def test_hugepages_of_a_node_that_are_too_few_are_found_where_nodes_are_passed_t
     assert said == ["are free for 0 MiB on NUMA node 1, and the guest has 512 MiB of it"]
 
 
+def test_what_keeps_a_guest_from_being_attested_is_said_before_its_start(machine: Machine, tmp_path: Path) -> None:
+    here = Here(uri=f"qemu:///embed?root={tmp_path}", emulation=True, root=tmp_path, dev=None, proc=None)
+    start = start_of(read_manifest(case("tdx").vm), Pod(environ={}, sysfs=machine("rtx-2060")), here)
+    (warning,) = (each for each in start.warnings if each.problem.subject == "/var/run/tdx-qgs/qgs.socket")
+    assert "gets no quotes by which a remote party attests it" in warning.problem.wrong
+
+
 def test_what_libvirt_makes_of_a_disk_is_refused_beside_all_else(machine: Machine, tmp_path: Path) -> None:
     """What only the domain's elements refuse is a finding of check, and no end of it."""
     (tmp_path / "vm.yaml").write_text(case("discard-granularity").vm.read_text())
