@@ -15,8 +15,9 @@ from typing import Literal
 from launcher.claims import Claim, DeviceID, LeftOver
 from pci.address import PCIAddress
 from pci.cards import card_of, travels_alone
-from pci.functions import is_on_vfio
+from pci.functions import is_grace_gpu, is_on_vfio, what
 from pci.host import Function, Host, MediatedDevice
+from program.errors import Refusal, together
 
 #: Whether a claimed function brings the rest of its card (the annotation gpu-launcher.dev/companions).
 Companions = Literal["card", "none"]
@@ -80,6 +81,28 @@ def whole_cards(
             cards.append(GuestCard(claim=claim, functions=addresses, missing=None))
             named.update(addresses)  # another entry may have a function of the unit's first card
     return tuple(cards)
+
+
+def refuse_grace(cards: Iterable[GuestCard], host: Host | None) -> None:
+    """Raise a Refusal for each GPU of a Grace superchip: we do not make what its guest needs."""
+    gpus = [(card, function) for card in cards for function in grace_gpus(card, host)]
+    if gpus:
+        errors = [
+            Refusal(
+                card.claim.entry,
+                f"{what(gpu)} is the GPU of a Grace superchip ({gpu.pci_id}): its guest needs an SMMUv3 with ATS and "
+                "NUMA nodes for the card's memory, which gpu-launcher does not make",
+                "give the VM another card, or run it with KubeVirt and its gate GraceIOVirtualization",
+            )
+            for card, gpu in gpus
+        ]
+        raise together(errors)
+
+
+def grace_gpus(card: GuestCard, host: Host | None) -> tuple[Function, ...]:
+    """Return the card's functions that are GPUs of a Grace superchip, as far as sysfs shows them."""
+    functions = [host.functions.get(address) for address in card.functions] if host is not None else []
+    return tuple(function for function in functions if function is not None and is_grace_gpu(function))
 
 
 def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[GuestCard, ...]) -> tuple[LeftOver, ...]:

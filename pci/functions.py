@@ -8,6 +8,10 @@ _DISPLAY = 0x03
 _PROCESSING_ACCELERATOR = 0x1200
 _OTHER_BRIDGE = 0x0680
 
+#: GPUs of Grace Hopper and Grace Blackwell, whose memory the processor addresses: those of Linux' driver for them
+#: (drivers/vfio/pci/nvgrace-gpu/main.c, 6.18).
+_GRACE = frozenset({0x2342, 0x2345, 0x2348, 0x2941, 0x31C2})
+
 #: Where processors have a display controller on their root bus: Intel's (arch/x86/kernel/early-quirks.c looks for it
 #: there), and AMD's before Ryzen.
 _ON_THE_ROOT_BUS = {INTEL: PCIAddress(0, 0, 2, 0), AMD: PCIAddress(0, 0, 1, 0)}
@@ -46,6 +50,12 @@ def is_integrated_gpu(host: Host, function: Function) -> bool:
     if not function.bridges:
         return _ON_THE_ROOT_BUS.get(function.vendor_id) == function.address
     return function.vendor_id == AMD and any(other.vendor_id == AMD_PROCESSORS for other in host.slot(function.address))
+
+
+def is_grace_gpu(function: Function) -> bool:
+    """Whether the function is the GPU of a Grace superchip. Its guest needs an SMMUv3 with ATS, and NUMA nodes without
+    CPUs for the card's memory (KubeVirt's pkg/virt-launcher/virtwrap/converter/grace.go)."""
+    return function.vendor_id == NVIDIA and function.device_id in _GRACE
 
 
 def is_nvswitch(function: Function) -> bool:

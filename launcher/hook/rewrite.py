@@ -22,7 +22,7 @@ from launcher.claims import Claim, Entry
 from launcher.cpus.host import processors_of
 from launcher.cpus.pinning import Cell
 from launcher.facts import Facts
-from launcher.guest import ROM_OF, SEATS_OF, Guest
+from launcher.guest import ROM_OF, SEATS_OF, TOPOLOGY, Guest
 from launcher.guest_pci.addresses import HostDev, Layout, Seat, hostdevs_of
 from launcher.guest_pci.bars import Hole, read_bars
 from launcher.guest_pci.bars import hole as hole_of
@@ -40,7 +40,7 @@ from launcher.hook.kubevirt_domain import (
     parsed,
     pinning_in,
 )
-from launcher.hostdevs import GuestCard, whole_cards
+from launcher.hostdevs import GuestCard, grace_gpus, whole_cards
 from pci.address import PCIAddress
 from pci.functions import what
 from pci.host import Host
@@ -76,6 +76,7 @@ def rewritten(domain: bytes, asked: Asked, sysfs: Path) -> Rewritten:
     claims, warnings = corrected(tuple(named), host)
     cards = whole_cards(claims, (), host, asked.annotations.companions)
     _refuse_missing(cards)
+    _refuse_grace(cards, host, asked, root)
     elements = {claim.entry: element for claim, element in named.items()}
     ours = edits.taken_out(root, elements.values(), {function for card in cards for function in card.functions})
     staying = _staying(asked, cards, elements, ours)
@@ -138,6 +139,22 @@ def _refuse_missing(cards: tuple[GuestCard, ...]) -> None:
     errors = [Refusal(card.claim.entry, str(card.missing), fix) for card in cards if card.missing is not None]
     if errors:
         raise together(errors)
+
+
+def _refuse_grace(cards: tuple[GuestCard, ...], host: Host, asked: Asked, root: Element) -> None:
+    """Refuse a GPU of a Grace superchip in a domain without the SMMUv3 that KubeVirt makes by a gate, and annotations
+    that would move it from there."""
+    gpus = [(card.claim.entry, gpu) for card in cards for gpu in grace_gpus(card, host)]
+    if not gpus:
+        return
+    entry, gpu = gpus[0]
+    is_grace = f"{what(gpu)} is the GPU of a Grace superchip ({gpu.pci_id})"
+    if root.find("devices/iommu[@model='smmuv3']") is None:
+        wrong = f"{is_grace}, and the domain has no SMMUv3 for it"
+        raise UserError(entry, wrong, "turn on KubeVirt's gate GraceIOVirtualization, or give the VM another card")
+    if asked.annotations.seats or asked.annotations.topology != "none":
+        wrong = f"{is_grace}, which stays behind the SMMUv3 where KubeVirt has put it"
+        raise UserError(entry, wrong, f"leave out the annotations {TOPOLOGY} and {SEATS_OF}")
 
 
 def _staying(

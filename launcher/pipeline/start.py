@@ -21,7 +21,7 @@ from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import hole as hole_of
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
-from launcher.hostdevs import GuestCard, not_passed_on, whole_cards
+from launcher.hostdevs import GuestCard, not_passed_on, refuse_grace, whole_cards
 from launcher.machines import nearest
 from launcher.manifest.guest import guest_of
 from launcher.manifest.hostdevices import ResourceClaim
@@ -121,6 +121,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
     sees_host = not refused
     tried(partial(refuse_without_dra, vmi.metadata.annotations.selection, entries), refused)
     cards, left_over, are_all = _cards(vmi, pod, host, facts, refused)
+    tried(partial(refuse_grace, cards, host), refused)
     facts = replace(facts, bars=tried(partial(read_bars, pod.sysfs, cards), refused) or {})
     placed = tried(partial(_pinned, guest, pod, around, facts), refused) if sees_host else None
     facts, pinned, assumptions = placed or (facts, None, ())

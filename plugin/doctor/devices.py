@@ -7,7 +7,7 @@ troubles that keep no device from being offered: a card that cannot be reset bet
 from collections.abc import Iterator
 
 from pci.cards import card_of
-from pci.functions import is_gpu, is_on_vfio, what
+from pci.functions import is_gpu, is_grace_gpu, is_on_vfio, what
 from pci.host import Details, Function
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
 from pci.viability import BOOT_VGA, keeps_its_group
@@ -51,6 +51,15 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
         and not bus_is_reset_by_vfio(snapshot, device)
     ):
         yield _no_reset(snapshot, device)
+    if device.resource is not None and any(map(is_grace_gpu, device.functions)):
+        yield warning(
+            Check.GRACE,
+            "is the GPU of a Grace superchip, whose guest needs an SMMUv3 with ATS and NUMA nodes for its memory: "
+            "gpu-launcher refuses it, and so does KubeVirt without its gate GraceIOVirtualization",
+            "turn on the gates GraceIOVirtualization, IOMMUFD and PCINUMAAwareTopology, for KubeVirt's VMs",
+            "or keep it from guests: a rule with withhold: true in the config",
+            of=device.id,
+        )
     yield from _not_as_wanted(snapshot, device)
     yield from _bars(snapshot, device)
     if details is not None and details.power_state == "D3cold":

@@ -35,6 +35,7 @@ class Check(StrEnum):
     POWER = "power"
     PCIE_ERRORS = "pcie-errors"
     NUMA = "numa"
+    GRACE = "grace"
 
 
 #: The subject of a finding that is not about a device.

@@ -719,6 +719,19 @@ def test_a_model_that_does_not_survive_a_reset_is_a_warning(
     assert "GB202" in about(findings(this, withheld), Check.VIABILITY, GPU).problem.wrong
 
 
+def test_the_gpu_of_a_grace_superchip_is_a_warning_since_its_guest_needs_more_than_the_card(
+    findings: Examine, node: NodeOf
+) -> None:
+    this = node()
+    becomes(this.sys, GPU, "10de:2342")
+    found = about(findings(this), Check.GRACE, GPU)
+    assert found.severity is Severity.WARNING
+    assert "gpu-launcher refuses it, and so does KubeVirt without its gate GraceIOVirtualization" in found.problem.wrong
+    # Nobody gets it.
+    withheld = Config(offer=(Rule(device="10de:2342", withhold=True),))
+    assert Check.GRACE not in {finding.check for finding in findings(this, withheld)}
+
+
 def test_what_vfio_had_before_the_config_wanted_it_otherwise_is_a_warning(findings: Examine, node: NodeOf) -> None:
     this = node()
     look_closely(this.sys, GPU, d3cold_allowed="1")

@@ -15,6 +15,7 @@ from pci.host import Host
 from pci.sysfs.functions import read_host
 from program.errors import ProgramError
 from tests.conftest import Machine
+from tests.kernel import becomes
 from tests.launcher.hook.domains import CASES, MIRROR, NUMA, ON_ROOT_COMPLEX, RTX_3090S, Case, gpus, sriov
 from tests.launcher.hook.kubevirt import Card, Parts, domain, vmi
 from tests.launcher.hook.test_rewrite import placed
@@ -196,6 +197,28 @@ def test_a_number_that_is_none_or_endless_is_refused_by_its_element(written: byt
     with pytest.raises(ProgramError) as error:
         case.answer(xml.replace(written, hostile, 1))
     assert said in str(error.value)
+
+
+def test_the_gpu_of_a_grace_superchip_stays_behind_kubevirts_smmu_and_is_refused_without_one(
+    copied_machine: Machine,
+) -> None:
+    sys = copied_machine(TWO.name)
+    becomes(sys, "0000:01:00.0", "10de:2342")
+    placed_card = (Card(alias="gpu-gpu1", source="0000:01:00.0", at=(2, 0)),)
+    bridges = (
+        '<controller type="pci" index="1" model="pcie-expander-bus"><target busNr="254"/></controller>'
+        '<controller type="pci" index="2" model="pcie-root-port">'
+        '<address type="pci" domain="0x0000" bus="1" slot="0x00" function="0x0"/></controller>'
+    )
+    smmu = '<iommu model="smmuv3"><driver pciBus="1" accel="on" ats="on"/></iommu>'
+    found = answer(placed_card, vmi(), sys, bridges + smmu)
+    assert ("0000:01:00.0", "0000:02:00.0") in placed(found.xml)
+    assert b'<iommu model="smmuv3">' in found.xml
+    is_grace = "gpu 'gpu1': 0000:01:00.0 (VGA) is the GPU of a Grace superchip (10de:2342), "
+    with pytest.raises(ProgramError, match=re.escape(f"{is_grace}and the domain has no SMMUv3 for it; turn on Kube")):
+        answer(placed_card, vmi(), sys, bridges)
+    with pytest.raises(ProgramError, match=re.escape(f"{is_grace}which stays behind the SMMUv3 where KubeVirt has")):
+        answer(placed_card, vmi(annotations=NUMA), sys, bridges + smmu)
 
 
 def test_cards_that_need_the_hole_that_an_annotation_takes_away_are_refused() -> None:

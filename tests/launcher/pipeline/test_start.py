@@ -10,6 +10,7 @@ from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from tests.conftest import Machine
+from tests.kernel import becomes
 from tests.launcher.cases import case
 from tests.launcher.checks.trees import write
 from tests.launcher.vms import RTX_2060, RTX_3090, RTX_3090_VARIABLE, read_manifest, vmi_text
@@ -53,6 +54,22 @@ def test_a_guest_whose_declared_driver_is_not_the_fabric_managers_does_not_start
     for version, found in (("580.126.09", []), ("580.159.03", ["gpu-launcher.dev/nvidia-driver"])):
         start = printed(text, tmp_path, {**CARD, "FABRIC_MANAGER_VERSION": version}, machine("two-rtx-3090"))
         assert errors(start) == found
+
+
+@pytest.mark.parametrize("pci_id", ["10de:2342", "10de:2345", "10de:2348", "10de:2941", "10de:31c2"])
+def test_the_gpu_of_a_grace_superchip_is_refused_with_what_its_guest_lacks(
+    pci_id: str, copied_machine: Machine, tmp_path: Path
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    becomes(sys, "0000:01:00.0", pci_id)
+    start = printed(vmi_text(gpus=[("a", RTX_3090)]), tmp_path, CARD, sys)
+    (error,) = start.errors
+    assert str(error) == (
+        f"gpu 'a': 0000:01:00.0 (VGA) is the GPU of a Grace superchip ({pci_id}): its guest needs an SMMUv3 with ATS "
+        "and NUMA nodes for the card's memory, which gpu-launcher does not make; give the VM another card, or run it "
+        "with KubeVirt and its gate GraceIOVirtualization"
+    )
+    assert start.xml is None
 
 
 def test_cpus_are_judged_without_the_cards_and_seats_are_not(machine: Machine, tmp_path: Path) -> None:
