@@ -3,7 +3,6 @@
 PyYAML and pydantic are imported with the first file: most nodes have none.
 """
 
-import difflib
 import re
 from dataclasses import fields
 from functools import cache
@@ -14,6 +13,7 @@ from plugin.cards.config import Config, Fabric, Rule
 from plugin.cards.vgpu_rules import VGPURule
 from program.errors import Nonsense, UserError
 from program.problem import Problem
+from program.spelling import meant
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -143,5 +143,5 @@ def _words(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _meant(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+    near = meant(word, known)
+    return f"did you mean {near}?" if near else f"expected one of {', '.join(known)}"

@@ -3,7 +3,6 @@
 libvirt's domain capabilities (formatdomaincaps.html) list what QEMU has and libvirt knows.
 """
 
-import difflib
 from typing import NamedTuple
 from xml.etree import ElementTree  # lxml costs 5 MB in a process that stays
 
@@ -11,6 +10,7 @@ from launcher.checks.finding import error
 from program.child import NoAnswer, output
 from program.finding import Finding
 from program.problem import Problem
+from program.spelling import meant
 
 _WITHIN = 10.0  # seconds for QEMU to make a machine, which takes 0.2
 _LONGEST = 300  # characters of what QEMU says
@@ -43,10 +43,8 @@ def unknown_model(names: QEMUNames, capabilities: str) -> Problem | None:
     known = [model.text or "" for model in tree.iterfind("cpu/mode[@name='custom']/model")]
     if names.model in (None, _EMULATED, *known) or not known:
         return None
-    near = difflib.get_close_matches(str(names.model), known, n=1)
-    fix = (
-        f"did you mean {near[0]}?" if near else "expected host-model, host-passthrough, or one of virsh domcapabilities"
-    )
+    near = meant(str(names.model), known)
+    fix = f"did you mean {near}?" if near else "expected host-model, host-passthrough, or one of virsh domcapabilities"
     return Problem("spec.domain.cpu.model", f"{names.model} is no CPU model that libvirt and QEMU know here", fix)
 
 

@@ -5,7 +5,6 @@ Of KubeVirt's, those that change its domain are honoured or refused; of HAMi's, 
 (launcher.selection); everybody else's are left alone.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from launcher.selection.annotations import (
     read_selection,
 )
 from program.errors import Nonsense
+from program.spelling import meant
 
 OURS = "gpu-launcher.dev/"
 _COMPANIONS = f"{OURS}companions"
@@ -181,11 +181,11 @@ def read_annotations(value: Any) -> Annotations:
         elif name == ROM_OF:
             roms = _read_roms(text)
         elif name not in _SELECTING and isinstance(name, str) and name.startswith(OURS):
-            near = difflib.get_close_matches(name, _NAMES, n=1)
-            ours = ", ".join(name for name in _NAMES if name.startswith(OURS))
+            ours = [known.removeprefix(OURS) for known in _NAMES if known.startswith(OURS)]
+            near = meant(name.removeprefix(OURS), ours)
             raise Nonsense(
                 f"{shown(name)} is not an annotation that gpu-launcher knows",
-                f"did you mean {near[0]}?" if near else f"known: {ours}",
+                f"did you mean {OURS}{near}?" if near else f"known: {', '.join(OURS + known for known in ours)}",
             )
     topology = values.get(TOPOLOGY, "none")
     if topology == "mirror" and seats:

@@ -223,6 +223,11 @@ def object_in(annotation: Any) -> type[Object] | None:
     return next((kind for argument in get_args(annotation) if (kind := object_in(argument)) is not None), None)
 
 
+def is_list(annotation: Any) -> bool:
+    """Return whether a field of this type is a list."""
+    return get_origin(annotation) is tuple or any(map(is_list, get_args(annotation)))
+
+
 def _is_text(annotation: Any) -> bool:
     origin = get_origin(annotation)
     if origin is Annotated:

@@ -1,23 +1,24 @@
 """From what a user gives to a manifest, or to what is wrong with it, by the path of a field."""
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from launcher.manifest import inputs
 from launcher.manifest.identity import Known, identified, origins
 from launcher.manifest.inputs import ManifestFile
-from launcher.manifest.objects import Below, Model, Object, Several, dotted, object_in
+from launcher.manifest.objects import Below, Model, Object, Refused, Several, dotted, is_list, object_in
 from launcher.manifest.quotation import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance, VirtualMachineSpec
 from launcher.manifest.volumes import is_block
 from program.document import JSONObject
 from program.errors import Nonsense, UserError, together
 from program.problem import MOST_LINES, Problem, listed
+from program.spelling import meant
 
 if TYPE_CHECKING:  # a start has no time for what no pod has
     from launcher.manifest.pools import Many
@@ -303,33 +304,50 @@ def _wrong(error: Mapping[str, Any]) -> tuple[str, str]:
 def _unknown(kind: type[Object], location: Sequence[int | str]) -> tuple[str, str]:
     """Return what is wrong with the field at this location, and what to write instead."""
     *way, name = location
-    known = list(_object_at(kind, way).model_fields)
-    near = difflib.get_close_matches(str(name), known, n=1)
-    elsewhere = _above(kind, way, str(name)) or (None if near else _only(kind, str(name)))
+    known = list(_accepted(_object_at(kind, way)))
+    near = meant(str(name), known)
+    elsewhere = _above(kind, way, str(name)) or (None if near else _below(kind, way, str(name)))
     if elsewhere is not None:
         return "is in the wrong place", f"write it as {elsewhere}"
-    fix = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known) or 'nothing'}"
+    fix = f"did you mean {near}?" if near else f"known here: {', '.join(known) or 'nothing'}"
     return "not a field that gpu-launcher knows", fix
 
 
+def _accepted(kind: type[Object]) -> Mapping[str, FieldInfo]:
+    """Return an object's fields without those that are refused: no hint names one."""
+    return {
+        name: field
+        for name, field in kind.model_fields.items()
+        if not any(isinstance(mark, Refused) for mark in field.metadata)
+    }
+
+
 def _above(kind: type[Object], way: Sequence[int | str], name: str) -> str | None:
-    """Return the path of the field of this name that the nearest object on the way has."""
-    above = (way[:length] for length in range(len(way) - 1, -1, -1))
-    return next((dotted([*some, name]) for some in above if name in _object_at(kind, some).model_fields), None)
+    """Return the path of the field of this name that the nearest object on the way has. What is above a list means
+    something else: the memory of a guest is not that of one of its gpus."""
+    for length in range(len(way) - 1, -1, -1):
+        if isinstance(way[length], int):
+            return None
+        if name in _accepted(_object_at(kind, way[:length])):
+            return dotted([*way[:length], name])
+    return None
 
 
-def _only(kind: type[Object], name: str) -> str | None:
-    """Return the path of the only field of this name."""
+def _below(kind: type[Object], way: Sequence[int | str], name: str) -> str | None:
+    """Return the path of the only field of this name, if it is below the object on the way and in no list, of which the
+    item is not known. Elsewhere it means something else: the session of sev is not tdx's."""
     places = list(_places(kind, name))
-    return places[0] if len(places) == 1 else None
+    is_below = len(places) == 1 and places[0].startswith("".join(f"{part}." for part in way))
+    return places[0] if is_below and "[]" not in places[0] else None
 
 
 def _places(kind: type[Object], name: str) -> Iterator[str]:
-    for field, described in kind.model_fields.items():
+    for field, described in _accepted(kind).items():
         if field == name:
             yield name
         if (below := object_in(described.annotation)) is not None:
-            yield from (f"{field}.{place}" for place in _places(below, name))
+            item = "[]" * is_list(described.annotation)
+            yield from (f"{field}{item}.{place}" for place in _places(below, name))
 
 
 def _object_at(kind: type[Object], location: Sequence[int | str]) -> type[Object]:

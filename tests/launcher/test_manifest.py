@@ -276,6 +276,46 @@ def test_an_annotation_by_which_a_runtime_gives_more_than_the_pod_says_is_refuse
     )
 
 
+UNKNOWN = "not a field that gpu-launcher knows; known here:"
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("volumes: [{cloudInitNoCloud: {metaData: x}}]", f"volumes[0].cloudInitNoCloud.metaData: {UNKNOWN} userData, "),
+        (
+            "domain: {launchSecurity: {tdx: {attestation: {}}}}",
+            f"domain.launchSecurity.tdx.attestation: {UNKNOWN} noth",
+        ),
+        ("domain: {launchSecurity: {tdx: {session: QQ==}}}", f"domain.launchSecurity.tdx.session: {UNKNOWN} nothing"),
+        (
+            "domain: {launchSecurity: {sev: {attestatoin: {}}}}",
+            f"domain.launchSecurity.sev.attestatoin: {UNKNOWN} poli",
+        ),
+        ("domain: {devices: {gpus: [{memory: 8Gi}]}}", f"domain.devices.gpus[0].memory: {UNKNOWN} name, "),
+        ("users: []", f"users: {UNKNOWN} domain, "),
+        ("volumes: [{capacity: 1Gi}]", f"volumes[0].capacity: {UNKNOWN} name, "),
+        ("domain: {policy: {}}", f"domain.policy: {UNKNOWN} cpu, "),
+        (
+            "domain: {hugepages: {}}",
+            "domain.hugepages: is in the wrong place; write it as spec.domain.memory.hugepages",
+        ),
+        (
+            "domain: {devices: {networks: []}}",
+            "domain.devices.networks: is in the wrong place; write it as spec.networks",
+        ),
+        (
+            "domain: {devices: {gpuS: []}}",
+            "domain.devices.gpuS: not a field that gpu-launcher knows; did you mean gpus?",
+        ),
+    ],
+)
+def test_a_hint_names_no_field_that_is_refused_or_means_something_else(path: Path, spec: str, problem: str) -> None:
+    kind = "apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {name: vm}"
+    lines = problems_of(path, f"{{{kind}, spec: {{{spec}}}}}")
+    assert any(line.startswith(f"spec.{problem}") for line in lines), lines
+
+
 def test_an_annotation_of_somebody_elses_is_passed_on(path: Path) -> None:
     for name in ("notcrio.io/x", "crio.io.example.com/x", "example.com/io.containers.x", "k8s.v1.cni.cncf.io/networks"):
         path.write_text(vmi_text().replace("{name: vm}", f"{{name: vm, annotations: {{{name}: x}}}}"))

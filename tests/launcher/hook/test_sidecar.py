@@ -138,6 +138,11 @@ def test_cloud_init_stays_as_it_is_and_shutdown_is_heard(short_dir: Path) -> Non
         (TWO.xml, b"{", "the VMI: is no JSON: "),
         (TWO.xml, vmi(annotations={"gpu-launcher.dev/topolgy": "numa"}), "did you mean gpu-launcher.dev/topology?"),
         (
+            TWO.xml,
+            vmi(annotations={"gpu-launcher.dev/policy": "numa"}),
+            "not an annotation that gpu-launcher knows; known",
+        ),
+        (
             domain(Parts(cards=(Card(alias="gpu-gpu1", source="0000:77:00.0"),))),
             vmi(),
             "gpu 'gpu1': 0000:77:00.0 is not in sysfs; expected the /sys of the node that the pod is on",

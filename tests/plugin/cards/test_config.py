@@ -205,7 +205,7 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
             "fabric: {version: '580'}",
             "fabric: found version '580'; expected the manager's, in quotes, like '580.126.09'",
         ),
-        ("fabric: {mode: 1}", "fabric.mode: is no word of the config; did you mean modules?"),
+        ("fabric: {mode: 1}", "fabric.mode: is no word of the config; expected one of manager, "),
         ("whole: [hgx]", "whole: 'hgx' is not an extended resource name; expected prefix/name"),
         ("offer: [{prefix: kubernetes.io, device: '1234:1111'}]", "offer.0: 'kubernetes.io' is not a prefix"),
         (
