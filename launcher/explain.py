@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import permutations
 from textwrap import wrap
+from types import MappingProxyType
 from typing import NotRequired, TypedDict
 
 from launcher.allocation import MemoryAllocation, says
@@ -82,6 +83,14 @@ class Linked(TypedDict):
     missing: list[str]
 
 
+class Clique(TypedDict):
+    """The names of the `entries` whose GPUs may write to each other's memory, by the annotation
+    gpu-launcher.dev/p2p; one alone has no peer."""
+
+    clique: int
+    entries: list[str]
+
+
 class Backend(TypedDict):
     """How QEMU gets the cards from VFIO: `by` their groups or IOMMUFD, and why so."""
 
@@ -108,6 +117,7 @@ class Explanation(TypedDict):
     vfio: Backend | None
     distances: list[Between]
     partitions: list[Linked]
+    cliques: list[Clique]
     leftOver: list[Left]
     memory: ExplainedMemory | None
 
@@ -121,12 +131,13 @@ def explanation(
     partitions: Mapping[int, tuple[PCIAddress, ...]],
     memory: MemoryAllocation | None = None,
     *,
+    cliques: Mapping[str, int] = MappingProxyType({}),
     by_iommufd: bool = False,
     is_confidential: bool = False,
 ) -> Explanation:
     """Return the stages' results by entry, with what `host` says of each device; `partitions` are those that the pod's
-    variables name, and `memory` is the guest's; `by_iommufd`: it has its functions that way; `is_confidential`: it is
-    kept from the host."""
+    variables name, and `memory` is the guest's; `cliques` has the number of a GPU's clique, by its alias; `by_iommufd`:
+    it has its functions that way; `is_confidential`: it is kept from the host."""
     first = {card.claim: card for card in reversed(cards)}
     seen = layout.seen()
     return {
@@ -136,6 +147,7 @@ def explanation(
         "partitions": [
             linked for number, gpus in partitions.items() if (linked := _linked(number, gpus, cards))["entries"]
         ],
+        "cliques": _cliques(cards, cliques),
         "leftOver": [{"variable": left.variable, "devices": list(map(str, left.devices))} for left in left_over],
         "memory": None
         if memory is None
@@ -170,6 +182,9 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
         lines += ["", *_distances(explanation["distances"], columns), ""]
     for names, words in _links(explanation["partitions"]):
         lines += _wrapped(f"{names}: ", words, columns)
+    for clique in explanation["cliques"]:
+        peers = "may write to each other's memory" if len(clique["entries"]) > 1 else "has no peer"
+        lines += _wrapped(f"{', '.join(clique['entries'])}: ", f"clique {clique['clique']}, {peers}", columns)
     for names, missing in _incomplete(explanation):
         lines += _wrapped("may not be whole: ", f"{names}: {missing}", columns)
     lines += [
@@ -249,6 +264,14 @@ def _linked(number: int, gpus: tuple[PCIAddress, ...], cards: tuple[GuestCard, .
         "entries": list(dict.fromkeys(card.claim.entry.name for card in cards if its[card])),
         "missing": list(map(str, sorted({*gpus}.difference(*its.values())))),
     }
+
+
+def _cliques(cards: tuple[GuestCard, ...], cliques: Mapping[str, int]) -> list[Clique]:
+    entries: dict[int, list[str]] = {}
+    for alias, name in {card.claim.alias: card.claim.entry.name for card in cards}.items():
+        if alias in cliques:
+            entries.setdefault(cliques[alias], []).append(name)
+    return [{"clique": number, "entries": names} for number, names in sorted(entries.items())]
 
 
 def _backend(*, by_iommufd: bool, is_confidential: bool) -> Backend:

@@ -5,7 +5,8 @@ each other's memory. Nothing checks that: the annotation vouches for the path. `
 to a BAR, so that no BAR is mapped to the guest or to the IOMMU.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -16,6 +17,8 @@ from pci.host import Function, Host
 from pci.nvml_names import nvml_name
 from pci.vendors import NVIDIA
 from program.errors import Refusal, UserError
+from program.finding import Finding
+from program.problem import Problem, Severity
 
 #: Turing, Ampere, Hopper and Lovelace for data centers, of which cloud-hypervisor/cloud-hypervisor#6235 says that the
 #: driver takes it, by the devices of pci.ids: T4, A100, A800, A30, A2 and A16, A40, A10, H100, H800, H200, H20, L40,
@@ -28,6 +31,7 @@ TAKES_CLIQUES = frozenset(
     }
 )  # fmt: skip
 
+_CLIQUE = "x-nv-gpudirect-clique"
 _MOST_CLIQUES = 16  # the property has the numbers 0 to 15
 
 
@@ -71,11 +75,37 @@ def properties_of(
         if number == _MOST_CLIQUES:
             wrong = f"{P2P}: the cards are below more than {_MOST_CLIQUES} switches and root complexes"
             raise UserError("metadata.annotations", wrong, "give the VM cards that are closer to each other")
-        properties[alias] = (Property("x-nv-gpudirect-clique", "unsigned", str(number)),)
+        properties[alias] = (Property(_CLIQUE, "unsigned", str(number)),)
     if len(properties) < 2:
         wrong = f"{P2P} is for several GPUs of NVIDIA's, and this VM has {len(properties)} with an entry of its own"
         raise UserError("metadata.annotations", wrong, "leave it out, or name each GPU in an entry")
     return properties
+
+
+def cliques_in(properties: Mapping[str, tuple[Property, ...]]) -> Mapping[str, int]:
+    """Return the number of each GPU's clique, by its alias."""
+    return {alias: int(each.value) for alias, its in properties.items() for each in its if each.name == _CLIQUE}
+
+
+def without_peer(cards: tuple[GuestCard, ...], cliques: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield a warning that names the GPUs that are alone in their clique."""
+    sizes = Counter(cliques.values())
+    alone = [
+        str(entry)
+        for alias, entry in {card.claim.alias: card.claim.entry for card in cards}.items()
+        if alias in cliques and sizes[cliques[alias]] == 1
+    ]
+    if alone:
+        have = "has" if len(alone) == 1 else "have"
+        yield Finding(
+            Severity.WARNING,
+            Problem(
+                P2P,
+                f"{' and '.join(alone)} {have} no peer: no other GPU of the VM is behind the same switch, or without a "
+                "switch on the same root complex",
+                "expected cards behind one switch, which gpu-launcher.dev/together: switch chooses, or leave it out",
+            ),
+        )
 
 
 def _gpu(host: Host, address: PCIAddress) -> Function | None:

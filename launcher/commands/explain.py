@@ -59,6 +59,7 @@ def explain(
         start.host,
         partitions,
         allocation(start.guest, start.layout, transparent_in(start.pod)),
+        cliques=start.cliques,
         by_iommufd=start.vmi.metadata.annotations.by_iommufd,
         is_confidential=start.guest.confidentiality is not None,
     )

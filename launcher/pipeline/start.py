@@ -28,7 +28,7 @@ from launcher.manifest.hostdevices import ResourceClaim
 from launcher.manifest.spec import Spec, VirtualMachineInstance
 from launcher.network.attachments import Attached
 from launcher.network.multus import virtual_function
-from launcher.peer_to_peer import properties_of
+from launcher.peer_to_peer import NO_PROPERTIES, cliques_in, properties_of, without_peer
 from launcher.pipeline.pod import Pod, allocated_in, host_in
 from launcher.selection.annotations import refuse_without_dra
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Newer, newer_elements
@@ -63,6 +63,7 @@ class Start:
     facts: Facts
     layout: Layout | None
     network_cards: tuple[Attached, ...]
+    cliques: Mapping[str, int]
     xml: str | None
     newer: tuple[Newer, ...]
     needs: "tuple[Need, ...]" = ()
@@ -137,6 +138,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
     properties = tried(
         partial(properties_of, cards, host, in_cliques=asked.in_cliques, maps_bars=asked.maps_bars), refused
     )
+    cliques = cliques_in(properties or NO_PROPERTIES)
     network_cards = devices.network_cards if devices is not None else ()
     domain = None
     if layout is not None and devices is not None and properties is not None and not refused:
@@ -153,6 +155,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         facts=facts,
         layout=layout,
         network_cards=network_cards,
+        cliques=cliques,
         xml=None if domain is None else serialised(domain),
         newer=() if domain is None else newer_elements(domain, (*NEWER, *NEWER_FOR_QEMU)),
         refused=tuple(refused),
@@ -161,6 +164,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
             *other_driver(vmi.metadata.annotations.selection.driver, pod.environ),
             *not_tuned(vmi.spec.domain.devices),
             *reached_elsewhere(network_cards),
+            *without_peer(cards, cliques),
             *findings,
         ),
     )

@@ -108,6 +108,7 @@ def test_the_json_has_these_keys() -> None:
         "vfio": {"by": "groups", "why": WHY},
         "distances": [],
         "partitions": [],
+        "cliques": [],
         "leftOver": [{"variable": VGPU_VARIABLE, "devices": [VGPU]}],
         "memory": None,
     }

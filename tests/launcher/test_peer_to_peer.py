@@ -9,13 +9,14 @@ import pytest
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.hook.annotations import read_asked
 from launcher.hostdevs import GuestCard
-from launcher.peer_to_peer import TAKES_CLIQUES, properties_of
+from launcher.peer_to_peer import TAKES_CLIQUES, cliques_in, properties_of, without_peer
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.nvml_names import nvml_name
 from pci.sysfs.functions import read_host
 from program.errors import ProgramError, UserError
-from tests.conftest import Machine
+from tests.conftest import Command, Machine
+from tests.processes import FIXTURES
 
 HGX = ("0000:07:00.0", "0000:0f:00.0", "0000:47:00.0", "0000:4e:00.0")
 H100 = ("0000:41:00.0", "0000:c1:00.0")
@@ -94,6 +95,33 @@ def test_a_geforce_is_refused_by_name(machine: Machine) -> None:
 
 def test_one_gpu_has_no_peer(hgx: Host) -> None:
     assert "is for several GPUs of NVIDIA's, and this VM has 1" in refused(hgx, HGX[0])
+
+
+def test_gpus_that_are_alone_in_their_clique_are_named_and_explain_shows_each_clique(gpu_launcher: Command) -> None:
+    given = "PCI_RESOURCE_NVIDIA_COM_GA100_A100_SXM4_40GB=0000:07:00.0,0000:0f:00.0,0000:47:00.0,0000:87:00.0"
+    flags = (FIXTURES / "vms/p2p.yaml", "--sysfs", FIXTURES / "sysfs/hgx-a100-8-gpu", "--env", given)
+    result = gpu_launcher("explain", *flags)
+    assert (
+        "gpu0, gpu1: clique 0, may write to each other's memory\n"
+        "gpu2: clique 1, has no peer\n"
+        "gpu3: clique 2, has no peer\n"
+    ) in result.stdout
+    assert (
+        "warning: gpu-launcher.dev/p2p: gpu 'gpu2' and gpu 'gpu3' have no peer: no other GPU of the VM is behind the "
+        "same switch, or without a switch on the same root complex; expected cards behind one switch, "
+    ) in result.stderr
+    assert json.loads(gpu_launcher("explain", "--json", *flags).stdout)["cliques"] == [
+        {"clique": 0, "entries": ["gpu0", "gpu1"]},
+        {"clique": 1, "entries": ["gpu2"]},
+        {"clique": 2, "entries": ["gpu3"]},
+    ]
+
+
+def test_of_gpus_that_all_have_a_peer_nothing_is_said(hgx: Host) -> None:
+    properties = properties_of(cards(*HGX), hgx, in_cliques=True, maps_bars=True)
+    assert list(without_peer(cards(*HGX), cliques_in(properties))) == []
+    (alone,) = without_peer(cards(*HGX[:3]), cliques_in(dict(list(properties.items())[:3])))
+    assert alone.problem.wrong.startswith("gpu 'gpu2' has no peer")
 
 
 def test_a_virtual_function_is_refused(hgx: Host) -> None:
