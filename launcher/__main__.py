@@ -58,7 +58,7 @@ def _command() -> Any:
 def _hook() -> int:
     """Serve in a process without the modules that read the command line, since `hook` stays in its pod. KubeVirt starts
     no libvirt before it has answered: without arguments, as in the annotation, there is no second process, and what
-    only a define needs is imported once it listens."""
+    only a define needs is imported after that answer."""
     from launcher.hook.flags import ToServe, own_socket
 
     if _stays:
@@ -79,7 +79,7 @@ def _hook() -> int:
     services = calls.services(Path(flags.sysfs), is_plugin=flags.is_plugin)
     gc.freeze()
     gc.enable()
-    served(Path(flags.socket), services, calls.load)
+    served(Path(flags.socket), services)
     return 0
 
 

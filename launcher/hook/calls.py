@@ -1,8 +1,10 @@
 """The calls of KubeVirt that the hook answers, a class for each of its services."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from grpclib.const import Handler
@@ -19,6 +21,8 @@ _log = logging.getLogger(__name__)
 NAME = "gpu-launcher"
 _VERSIONS: dict[str, Any] = {"v1alpha1": v1alpha1_pb2, "v1alpha2": v1alpha2_pb2, "v1alpha3": v1alpha3_pb2}
 
+_UNTIL_SENT = 0.05  # seconds, in which the answer to Info is on its way
+
 #: From a domain and its VMI to the new domain.
 Rewrite = Callable[[bytes, bytes], Awaitable[bytes]]
 
@@ -31,12 +35,13 @@ def services(sysfs: Path, *, is_plugin: bool) -> list[Any]:
     async def rewrite(domain: bytes, vmi: bytes) -> bytes:
         return await threads.run(lambda: _logged(domain, vmi, sysfs))
 
-    if is_plugin:
+    if is_plugin:  # KubeVirt asks no Info of it
+        Thread(target=_load, daemon=True).start()
         return [DomainHookService(rewrite)]
     return [Info(), *(Callbacks(api, rewrite) for api in _VERSIONS.values())]
 
 
-def load() -> None:
+def _load() -> None:
     """Import what only a define needs. KubeVirt's launcher waits for Info before it starts libvirt, so what is imported
     until then delays the guest, and what is imported while libvirt starts does not."""
     import launcher.hook.rewrite  # noqa: F401
@@ -60,11 +65,20 @@ def _logged(domain: bytes, vmi: bytes, sysfs: Path) -> bytes:
 
 
 class Info:
+    """KubeVirt gives a second for the answer, and gives the VM up without one: nothing else runs until then."""
+
+    def __init__(self) -> None:
+        self._is_loading = False
+
     def __mapping__(self) -> dict[str, Handler]:
         return methods_of(info_pb2.DESCRIPTOR.services_by_name["Info"], self)
 
     async def Info(self, request: info_pb2.InfoParams) -> info_pb2.InfoResult:
         """Ask for OnDefineDomain alone: of PreCloudInitIso, KubeVirt takes only the first sidecar's answer."""
+        if not self._is_loading:
+            self._is_loading = True
+            load = Thread(target=_load, daemon=True)
+            asyncio.get_running_loop().call_later(_UNTIL_SENT, load.start)
         points = [info_pb2.HookPoint(name="OnDefineDomain", priority=0)]
         return info_pb2.InfoResult(name=NAME, versions=list(_VERSIONS), hookPoints=points)
 

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,11 @@ _REQUEST = 1 << 22
 _WAITING = 16  # connections that are not taken yet
 
 
-def served(path: Path, services: list[Any], meanwhile: Callable[[], object]) -> None:
-    """Answer on this socket until SIGTERM or SIGINT, then remove it; Refusal if it cannot be made.
-
-    Call `meanwhile` in a thread, once KubeVirt can connect.
-    """
+def served(path: Path, services: list[Any]) -> None:
+    """Answer on this socket until SIGTERM or SIGINT, then remove it; Refusal if it cannot be made."""
     shorten("the hook's socket", "launcher.control.connections", "grpclib.server", "asyncio")
     with _listening(path) as listener:
         _log.info("hook %s is there for KubeVirt", path)
-        threading.Thread(target=meanwhile, daemon=True).start()
         asyncio.run(_until_told(listener, services))
 
 
@@ -48,8 +44,13 @@ def _listening(path: Path) -> Iterator[socket.socket]:
         try:
             if is_stale(path):  # left by this container before it was restarted
                 path.unlink()
-            listener.bind(str(path))
-            path.chmod(0o666)  # before listen(), so that KubeVirt finds no socket that it may not open
+            # By the umask, since between bind() and listen() nobody can connect: each further call there makes that
+            # longer on a node without time for it.
+            umask = os.umask(0o111)
+            try:
+                listener.bind(str(path))
+            finally:
+                os.umask(umask)
             listener.listen(_WAITING)
             listener.setblocking(False)
         except OSError as error:

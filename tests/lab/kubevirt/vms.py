@@ -32,7 +32,7 @@ from launcher.hook.calls import Callbacks, Info
 from launcher.hook.sidecar import served
 async def says(domain, vmi):
     return domain.replace(b">None</entry>", b">{SECOND_SAYS}</entry>")
-served(Path("/var/run/kubevirt-hooks/second.sock"), [Info(), Callbacks(v1alpha3_pb2, says)], bool)
+served(Path("/var/run/kubevirt-hooks/second.sock"), [Info(), Callbacks(v1alpha3_pb2, says)])
 """
 SECOND: Mapping[str, Any] = {"image": build.LAUNCHER, "command": ["python3", "-c", _SECOND]}
 
