@@ -12,8 +12,9 @@ import sys  # noqa: E402
 from program.bootstrap import command_named, hold  # noqa: E402
 
 _named = command_named(sys.argv[1:])
-# With --explain the hook reads standard input, for as long as that takes.
-_stays = _named == "run" or (_named == "hook" and "--explain" not in sys.argv)
+# With --explain and --claim the hook prints, and may read standard input for as long as that takes.
+_prints = any(word.partition("=")[0] in ("--explain", "--claim") for word in sys.argv)
+_stays = _named == "run" or (_named == "hook" and not _prints)
 if _stays:
     hold()
 

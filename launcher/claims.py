@@ -19,6 +19,7 @@ from pci.address import PCIAddress
 from pci.cards import listed_with, travels_alone
 from pci.host import Host
 from pci.resource import DeviceKind, InvalidValue, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
+from pci.vendors import PREFIXES
 from program.errors import UserError
 from program.problem import Problem
 
@@ -224,10 +225,15 @@ class _Pool:
         if not kinds:
             examples = _examples(entry, resource)
             name = examples[0].partition("=")[0]
+            # Whoever leaves the domain out, as in pgpu, means a vendor's.
+            full = [f"{domain}/{resource}" for domain in PREFIXES.values() if "/" not in resource]
+            meant = next((each for each in full for kind in DeviceKind if variable(each, kind) in unasked), None)
             near = difflib.get_close_matches(name, unasked, n=1, cutoff=_ALIKE)
             # The name is derived and never parsed back: the variable is all that is known of the other resource.
             fix = (
-                f"did you mean the resource of {near[0]}, which is set?"
+                f"did you mean {meant}?"
+                if meant is not None
+                else f"did you mean the resource of {near[0]}, which is set?"
                 if near
                 else f"expected the pod to request {resource} and its device plugin to set the variable "
                 f"(offline: gpu-launcher render --env {' or --env '.join(examples)})"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher.checks.cgroup import Limits
 from launcher.checks.finding import error
+from launcher.checks.wording import POD, Wording
 from launcher.cpus.pinning import Cell
 from launcher.guest import Guest
 from launcher.quantity import written
@@ -53,7 +54,14 @@ def read_pools(sys: Path, page: int, mounts: str) -> Pools:
 
 
 def hugepages(
-    guest: Guest, page: int, cells: tuple[Cell, ...], pools: Pools, limits: Limits, *, guest_runs: bool
+    guest: Guest,
+    page: int,
+    cells: tuple[Cell, ...],
+    pools: Pools,
+    limits: Limits,
+    *,
+    guest_runs: bool,
+    wording: Wording = POD,
 ) -> Iterator[Finding]:
     """Yield what a guest in pages of `page` bytes lacks. `cells` are the guest's NUMA nodes, () if unknown. If the
     `guest_runs`, it has its pages already."""
@@ -64,17 +72,16 @@ def hugepages(
         if pools.sizes:
             yield error(
                 subject,
-                f"are not on this node, which has those of {', '.join(map(_shown, pools.sizes))}",
-                "write another memory.hugepages.pageSize, or choose another node by its allocatable hugepages",
+                f"are not there, and those of {', '.join(map(_shown, pools.sizes))} are",
+                wording.no_pages,
             )
         return
     if not guest_runs:
         if pools.free < memory:
             yield error(
                 subject,
-                f"are free for {pools.free // _MIB} MiB on the node, and the guest has {memory // _MIB} MiB",
-                f"let the pod request {request} as large as the guest, so that the scheduler counts them, and "
-                "the node reserve more (hugepages= on the kernel's command line)",
+                f"are free for {pools.free // _MIB} MiB, and the guest has {memory // _MIB} MiB",
+                wording.few_pages.format(pages=request),
             )
         for cell in cells:
             free = pools.by_node.get(cell.node) if cell.node is not None and cell.is_bound else None
@@ -89,14 +96,14 @@ def hugepages(
     if limit is not None and limit < memory:
         yield error(
             subject,
-            f"are {limit // _MIB} MiB for this container, and the guest has {memory // _MIB} MiB",
-            f"let the pod request and limit {request} as large as the guest, as gpu-launcher pod prints it",
+            f"are {limit // _MIB} MiB for {wording.user}, and the guest has {memory // _MIB} MiB",
+            wording.pages_limit.format(pages=request),
         )
     if not guest.is_memfd and page not in pools.mounted and 0 not in pools.mounted:
         yield error(
             subject,
             "are in no file system that is mounted here, and kubevirt.io/memfd is off",
-            "mount an emptyDir of medium HugePages, or leave the annotation kubevirt.io/memfd out",
+            wording.pages_mount,
         )
 
 

@@ -12,7 +12,9 @@ class Wording:
     nodes of all groups are. `no_node`, `no_vfio`: a group's node or /dev/vfio/vfio is missing; `no_access` and
     `not_allowed`: it cannot be opened, for EACCES and for another reason; `in_use`: it is open elsewhere.
     `no_disk_access`: a disk cannot be opened; `room`: its file system may become full. `no_quotes`: the node's Quote
-    Generation Service cannot be reached. {path} is the file, {address} the card.
+    Generation Service cannot be reached. `no_pages`, `few_pages`, `pages_limit`, `pages_mount`: there are no huge pages
+    of the size, too few of these {pages} are free, the cgroup's limit is too low, or no file system has them. {path} is
+    the file, {address} the card.
     """
 
     absent: str
@@ -31,6 +33,10 @@ class Wording:
     no_disk_access: str
     room: str
     no_quotes: str
+    no_pages: str
+    few_pages: str
+    pages_limit: str
+    pages_mount: str
 
 
 _OWNED = "expected the node's container runtime to give devices to the container's user: docs/restricted.md"
@@ -61,6 +67,11 @@ POD = Wording(
     room="give the pod more ephemeral-storage, or mount a larger volume there: a full one pauses the guest",
     no_quotes="where KubeVirt is there too, with its gate WorkloadEncryptionTDX, add devices.kubevirt.io/tdx: 1 to "
     "domain.resources.limits: its device plugin mounts the node's socket",
+    no_pages="write another memory.hugepages.pageSize, or choose another node by its allocatable hugepages",
+    few_pages="let the pod request {pages} as large as the guest, so that the scheduler counts them, and the node "
+    "reserve more (hugepages= on the kernel's command line)",
+    pages_limit="let the pod request and limit {pages} as large as the guest, as gpu-launcher pod prints it",
+    pages_mount="mount an emptyDir of medium HugePages, or leave the annotation kubevirt.io/memfd out",
 )
 OWN_MACHINE = Wording(
     absent="is not on this machine",
@@ -82,4 +93,9 @@ OWN_MACHINE = Wording(
     room="make room there: a full one pauses the guest",
     no_quotes="start the machine's Quote Generation Service (Intel DCAP's qgsd), and let the user that starts the VM "
     "connect to it",
+    no_pages="write another memory.hugepages.pageSize, or boot with hugepagesz= and hugepages= for this one",
+    few_pages="reserve more as root: in /sys/kernel/mm/hugepages, or with hugepages= on the kernel's command line",
+    pages_limit="raise the limit of the cgroup that starts the VM (hugetlb)",
+    pages_mount="mount a hugetlbfs of that size for the user that starts the VM, or leave the annotation "
+    "kubevirt.io/memfd out",
 )

@@ -110,7 +110,8 @@ def ctl(
 
 
 def _socket_here() -> Path:
-    """The pod's socket; on an own machine that of the user's one VM. UserError if the user has several."""
+    """The pod's socket; on an own machine that of the user's one VM. UserError if the user has several, Refusal if
+    there is none."""
     in_pod = Path(CONTROL_SOCKET)
     base = runtime_directory(os.environ, os.getuid())
     if base is None or in_pod.exists():
@@ -118,7 +119,13 @@ def _socket_here() -> Path:
     found = sorted(base.glob(f"*/{SOCKET_IN_ROOT}"))
     if len(found) > 1:
         raise UserError("--socket", f"several VMs of yours are here: {', '.join(map(str, found))}", "name one of them")
-    return found[0] if found else in_pod
+    if not found:
+        raise Refusal(
+            "ctl",
+            f"no VM runs here: there is no {in_pod}, as in a pod, and none of a VM of yours below {base}",
+            "start one with gpu-launcher run, or name its control socket with --socket",
+        )
+    return found[0]
 
 
 def _standard(action: Action) -> tuple[int, int]:

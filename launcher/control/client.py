@@ -75,7 +75,7 @@ def _refusing(path: Path, patience: float) -> Iterator[None]:
         raise Refusal(
             path,
             "nobody serves there",
-            "expected the control socket of a gpu-launcher run, which is there while it runs: look at the pod's log, "
+            "expected the control socket of a gpu-launcher run, which is there while it runs: look at its log, "
             "or name another with --socket",
         ) from error
     except PermissionError as error:

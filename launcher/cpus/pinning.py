@@ -1,4 +1,4 @@
-"""Which of the pod's CPUs serve the guest's, and the guest's NUMA cells.
+"""Which CPUs of the pod, or of an own machine, serve the guest's, and the guest's NUMA cells.
 
 The rules are KubeVirt's (pkg/virt-launcher/virtwrap/converter/vcpu): a core of the guest gets threads of one core of
 the host as long as whole cores are left; then single CPUs, of one node if possible.
@@ -13,6 +13,8 @@ from pci.processors import NUMANode, Processors, cpulist
 from program.errors import UserError
 
 _MEBIBYTE = 1 << 20  # libvirt makes cells of whole ones (qemuDomainGetMemorySizeAlignment)
+_WHOLE_CORES = "expected cpu.threads: 1, or a pod of whole cores (kubelet's CPU manager option full-pcpus-only)"
+_FEWER = "give the guest fewer cores or threads"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +44,17 @@ def pinning(guest: Guest, facts: Facts) -> Pinning | None:
     if not guest.has_own_cpus:
         return None
     assert facts.cpus is not None, "the place of a start tells them, or assumes some"
-    return pin(guest, facts.cpus, facts.processors)
+    return pin(guest, facts.cpus, facts.processors, in_pod=facts.own is None)
 
 
-def pin(guest: Guest, cpus: tuple[int, ...], host: Processors) -> Pinning:
-    """Choose among the pod's CPUs for a guest that has its own; UserError if they don't suffice."""
-    _refuse_too_few(guest, cpus)
-    nodes = _of_pod(cpus, host, guest.cpus.threads)
-    vcpus = _cores(guest, nodes)
+def pin(guest: Guest, cpus: tuple[int, ...], host: Processors, *, in_pod: bool = True) -> Pinning:
+    """Choose among the pod's CPUs, or an own machine's, for a guest that has its own; UserError if they don't
+    suffice."""
+    place = "the pod" if in_pod else "this machine"
+    if len(cpus) < guest.pod_cpus:
+        raise _too_few(guest, cpus, place, f"expected the pod to request {guest.pod_cpus}" if in_pod else _FEWER)
+    nodes = _nodes_of(cpus, host, guest.cpus.threads, place)
+    vcpus = _cores(guest, nodes, place, _WHOLE_CORES if in_pod else _FEWER)
     pool = tuple((_single(nodes),) for _ in range(guest.iothread_pool))
     emulator = tuple(_single(nodes) for _ in range(guest.emulator_cpus))
     return Pinning(vcpus=vcpus, emulator=emulator, iothreads=pool or _iothreads(guest, emulator, cpus))
@@ -165,7 +170,7 @@ class _Node:
         return core[:threads]
 
 
-def _of_pod(cpus: tuple[int, ...], host: Processors, threads: int) -> list[_Node]:
+def _nodes_of(cpus: tuple[int, ...], host: Processors, threads: int, place: str) -> list[_Node]:
     core_of = {cpu: core for core in host.cores for cpu in core}
     left = set(cpus)
     nodes = []
@@ -180,14 +185,14 @@ def _of_pod(cpus: tuple[int, ...], host: Processors, threads: int) -> list[_Node
     if strange := tuple(cpu for cpu in cpus if cpu in left):
         known = cpulist(tuple(sorted(cpu for node in host.nodes for cpu in node.cpus)))
         raise UserError(
-            "the pod",
-            f"has the CPUs {cpulist(strange)}, and the node has {known or 'none'}",
+            place,
+            f"has the CPUs {cpulist(strange)}, and the sysfs {known or 'none'}",
             "expected the cpuset and the sysfs of one machine",
         )
     return nodes
 
 
-def _cores(guest: Guest, nodes: list[_Node]) -> tuple[int, ...]:
+def _cores(guest: Guest, nodes: list[_Node], place: str, fix: str) -> tuple[int, ...]:
     """Take the CPU of each vCPU, core by core."""
     taken: list[int] = []
     for take in (_Node.core, _Node.gathered):
@@ -200,8 +205,8 @@ def _cores(guest: Guest, nodes: list[_Node]) -> tuple[int, ...]:
         raise UserError(
             "spec.domain.cpu.numa.guestMappingPassthrough",
             f"{missing // threads} of the guest's {guest.vcpus // threads} cores find no {threads} CPUs of one NUMA "
-            "node in the pod",
-            "expected cpu.threads: 1, or a pod of whole cores (kubelet's CPU manager option full-pcpus-only)",
+            f"node in {place}",
+            fix,
         )
     return (*taken, *(_single(nodes) for _ in range(missing)))
 
@@ -225,16 +230,14 @@ def _iothreads(guest: Guest, emulator: tuple[int, ...], cpus: tuple[int, ...]) -
     return tuple(parts)
 
 
-def _refuse_too_few(guest: Guest, cpus: tuple[int, ...]) -> None:
-    if len(cpus) >= guest.pod_cpus:
-        return
+def _too_few(guest: Guest, cpus: tuple[int, ...], place: str, fix: str) -> UserError:
     others = ((guest.iothread_pool, "for I/O threads"), (guest.emulator_cpus, "for the emulator"))
     parts = [f"{guest.vcpus} vCPUs", *(f"{number} {what}" for number, what in others if number)]
-    raise UserError(
+    return UserError(
         "spec.domain.cpu.dedicatedCpuPlacement",
-        f"the guest needs {guest.pod_cpus} CPUs ({', '.join(parts)}), and the pod has {len(cpus)} "
+        f"the guest needs {guest.pod_cpus} CPUs ({', '.join(parts)}), and {place} has {len(cpus)} "
         f"({cpulist(cpus) or 'none'})",
-        f"expected the pod to request {guest.pod_cpus}",
+        fix,
     )
 
 

@@ -141,7 +141,7 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     if guest.page is not None:
         pools = read_pools(sysfs, guest.page, _text(here.proc, "self/mounts"))
         cells = start.layout.cells if start.layout is not None else ()
-        yield from hugepages(guest, guest.page, cells, pools, limits, guest_runs=here.guest_runs)
+        yield from hugepages(guest, guest.page, cells, pools, limits, guest_runs=here.guest_runs, wording=here.wording)
     yield from firmware(guest, read_images(here.root))
     called = programs_of(spec, guest)
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))

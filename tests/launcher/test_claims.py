@@ -232,6 +232,11 @@ def test_a_resource_of_nearly_the_name_of_one_that_the_pod_has_is_said_to_be_mea
     for misspelt in (RTX_3090.replace("3090", "3080"), RTX_3090.replace("GA102_", ""), f"example.com/{RTX_3090[11:]}"):
         wanted = entries(gpus=[("gpu1", misspelt), ("gpu2", misspelt)])
         assert problem_of(wanted, {RTX_3090_VARIABLE: "0000:86:00.0"}).count(meant) == 1
+    # A vendor's domain is known.
+    for name, resource in (("pgpu", "nvidia.com/pgpu"), ("mi300x", "amd.com/mi300x")):
+        environ = {f"PCI_RESOURCE_{resource.replace('/', '_').replace('.', '_').upper()}": "0000:86:00.0"}
+        said = problem_of(entries(gpus=[("gpu1", name)]), environ)
+        assert said.endswith(f"is not set; did you mean {resource}?")
     # Another card's, or one that another entry asks for, is not.
     assert "did you mean" not in problem_of(
         entries(gpus=[("gpu1", RTX_3090)]), {RTX_2060_VARIABLE: "0000:86:00.0", "PATH": "/bin"}

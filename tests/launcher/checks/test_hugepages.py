@@ -1,7 +1,9 @@
+import re
 from pathlib import Path
 
 from launcher.checks.cgroup import Limits
 from launcher.checks.hugepages import hugepages, read_pools
+from launcher.checks.wording import OWN_MACHINE
 from launcher.cpus.pinning import Cell
 from tests.launcher.checks.trees import GIB, MIB, write
 from tests.launcher.vms import a_guest
@@ -30,7 +32,7 @@ def test_enough_free_pages_are_nothing_to_speak_of(tmp_path: Path) -> None:
 
 def test_pages_that_somebody_has_reserved_are_not_free(tmp_path: Path) -> None:
     assert said(node(tmp_path / "sys", free=512, reserved=12)) == [
-        "hugepages of 2 MiB are free for 1000 MiB on the node, and the guest has 1024 MiB"
+        "hugepages of 2 MiB are free for 1000 MiB, and the guest has 1024 MiB"
     ]
 
 
@@ -40,7 +42,7 @@ def test_the_guest_that_runs_has_its_pages(tmp_path: Path) -> None:
 
 def test_a_size_that_the_node_has_not_is_said_with_those_that_it_has(tmp_path: Path) -> None:
     sys = write(tmp_path / "sys", {"kernel/mm/hugepages/hugepages-1048576kB/free_hugepages": "4\n"})
-    assert said(sys) == ["hugepages of 2 MiB are not on this node, which has those of 1 GiB"]
+    assert said(sys) == ["hugepages of 2 MiB are not there, and those of 1 GiB are"]
 
 
 def test_where_sysfs_says_nothing_of_them_nothing_is_said(tmp_path: Path) -> None:
@@ -73,3 +75,22 @@ def test_without_memfd_their_file_system_has_to_be_mounted(tmp_path: Path) -> No
         assert said(sys, memfd=False, mounts=mounts) == []
     other = "nodev /dev/hugepages hugetlbfs rw,relatime,pagesize=1024M 0 0\n"
     assert said(sys, memfd=False, mounts=other) == [without]
+
+
+def test_on_an_own_machine_no_pod_is_spoken_of(tmp_path: Path) -> None:
+    guest, limits = a_guest(page=2 * MIB), Limits(hugepages={2 * MIB: 0})
+    other = write(tmp_path / "other", {"kernel/mm/hugepages/hugepages-1048576kB/free_hugepages": "4\n"})
+    problems = [
+        finding.problem
+        for sys in (node(tmp_path / "sys", free=0), other)
+        for finding in hugepages(
+            guest, 2 * MIB, (), read_pools(sys, 2 * MIB, ""), limits, guest_runs=False, wording=OWN_MACHINE
+        )
+    ]
+    assert [problem.fix for problem in problems] == [
+        OWN_MACHINE.few_pages,
+        OWN_MACHINE.pages_limit,
+        OWN_MACHINE.pages_mount,
+        OWN_MACHINE.no_pages,
+    ]
+    assert not any(re.search("pod|container|emptyDir|node", str(problem)) for problem in problems)

@@ -100,7 +100,7 @@ def test_where_nobody_serves_is_one_line_and_1(gpu_launcher: Command, path: Path
     result = gpu_launcher("ctl", "state", "--socket", asked)
     assert result.stderr == (
         f"gpu-launcher: {asked}: nobody serves there; expected the control socket of a gpu-launcher run, which is "
-        "there while it runs: look at the pod's log, or name another with --socket\n"
+        "there while it runs: look at its log, or name another with --socket\n"
     )
     assert (result.stdout, result.returncode) == ("", 1)
 
@@ -511,6 +511,11 @@ def test_without_a_pod_ctl_asks_the_one_vm_of_its_user_or_says_which_there_are(
     vm: VM, path: Path, short_dir: Path, gpu_launcher: Command
 ) -> None:
     environ = {"XDG_RUNTIME_DIR": str(short_dir)}
+    assert gpu_launcher("ctl", "state", env=environ).stderr == (
+        "gpu-launcher: ctl: no VM runs here: there is no /var/run/kubevirt/sockets/launcher-sock, as in a pod, and "
+        f"none of a VM of yours below {short_dir}/gpu-launcher; start one with gpu-launcher run, or name its control "
+        "socket with --socket\n"
+    )
     one, other = (short_dir / "gpu-launcher" / name / "sockets/launcher-sock" for name in ("default_a", "default_b"))
     for socket_of in (one, other):
         socket_of.parent.mkdir(parents=True)

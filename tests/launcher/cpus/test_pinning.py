@@ -83,6 +83,16 @@ def test_a_core_is_split_over_nodes_only_where_it_may_be(pod: tuple[Processors, 
     assert all(any(set(core) <= of_node for of_node in of_nodes) for core in served)
 
 
+def test_on_an_own_machine_its_cpus_are_too_few_and_no_pods() -> None:
+    host = Processors(nodes=(NUMANode(id=0, cpus=(0, 1)), NUMANode(id=1, cpus=(2, 3))), cores=((0, 1), (2, 3)))
+    for guest, cpus, wrong in (
+        (with_numa(4, 2), (0, 1, 2, 3), "the guest needs 8 CPUs .8 vCPUs., and this machine has 4 "),
+        (with_numa(1, 2), (0, 2), "find no 2 CPUs of one NUMA node in this machine"),
+    ):
+        with pytest.raises(UserError, match=f"{wrong}.*; give the guest fewer cores or threads$"):
+            pin(guest, cpus, host, in_pod=False)
+
+
 @given(HOSTS, st.integers(1, 24))
 def test_on_whole_cores_the_threads_of_a_core_are_those_of_one_of_the_hosts(host: Processors, cores: int) -> None:
     cores = min(cores, len(host.cores))

@@ -26,7 +26,7 @@ from pci.sysfs.functions import read_host
 from program.errors import ProgramError, Refusal, UserError
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes
-from tests.launcher.checks.trees import GIB
+from tests.launcher.checks.trees import GIB, write
 from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, entries, read_manifest
 from tests.processes import FIXTURES
 
@@ -302,6 +302,22 @@ def test_a_card_that_is_not_ready_says_what_its_user_does(copied_machine: Machin
         "gpu 'gpu2': /dev/vfio/71, the IOMMU group of 0000:e1:00.0, is not on this machine; bind the card to vfio-pci "
         "again: sudo gpu-plugin unbind, and bind"
     ) in said
+
+
+def test_too_few_cpus_and_huge_pages_are_this_machines_and_no_pods(copied_machine: Machine, tmp_path: Path) -> None:
+    pool = "kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
+    sys = write(copied_machine("two-rtx-3090"), {"fs/cgroup/cpuset.cpus.effective": "0-1\n", pool: "0\n"})
+    path = _vm(tmp_path)
+    memory = "    memory: {guest: 64Mi, hugepages: {pageSize: 2Mi}}\n    cpu: {cores: 4, dedicatedCpuPlacement: true}\n"
+    path.write_text(path.read_text().replace("    memory: {guest: 64Mi}\n", memory))
+    vmi = read_manifest(path)
+    own = _place(vmi, tmp_path)
+    pod = Pod(environ={"PATH": os.environ["PATH"]}, sysfs=sys)
+    start = start_of(vmi, pod, Here(uri=uri_of(own.run), own=own, dev=None, proc=None, emulation=True))
+    errors = "\n".join(map(str, start.errors))
+    assert "and this machine has 2 (0-1); give the guest fewer cores or threads" in errors
+    assert "hugepages of 2 MiB: are free for 0 MiB, and the guest has 64 MiB; reserve more as root" in errors
+    assert "pod" not in errors
 
 
 def test_permissions_and_limits_say_what_root_does_for_the_user(machine: Machine) -> None:

@@ -89,8 +89,9 @@ def test_the_command_prints_each_template_once_and_says_which_vm_is_wrong(gpu_la
         {"kind": "List", "apiVersion": "v1", "items": [vmi(H100), within("VirtualMachine", "spec", "template")]}
     )
     assert gpu_launcher("hook", "--claim", "-", stdin=vms).stdout.count("kind: ResourceClaimTemplate\n") == 1
-    wrong = gpu_launcher("hook", "--claim", "-", stdin=json.dumps(vmi({})))
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith(
-        "ERROR standard input: VirtualMachineInstance vm: metadata.annotations: has none that chooses a card; "
-    )
+    for flags in (("--claim", "-"), ("--claim=-",)):
+        wrong = gpu_launcher("hook", *flags, stdin=json.dumps(vmi({})))
+        assert wrong.returncode == 2
+        assert wrong.stderr.startswith(
+            "gpu-launcher: standard input: VirtualMachineInstance vm: metadata.annotations: has none that chooses "
+        )
