@@ -68,9 +68,10 @@ class Facts:
     `processors`: the host's NUMA nodes and cores, as far as known. `address_bits`: of the host's physical addresses,
     None if unknown. `bars`: the known BARs of the functions that are passed on, by their address on the host. `block`:
     the volumes whose claim is a block device, and not a file system with a file in it. `raw_images`: the containerDisks
-    whose image is raw, and not qcow2; and all volumes with such an image in `own.disks`. `no_direct_io`: the volumes
-    with a file on a file system without O_DIRECT. `block_sizes`: by volume, for disks that match those of their volume.
-    `pod_interfaces`: by network, what Multus has attached to the pod; None if unknown. `own`: None in a pod.
+    whose image is raw, and not qcow2; and the volumes whose image in `own.disks` is raw by its name. `no_direct_io`:
+    the volumes with a file on a file system without O_DIRECT. `block_sizes`: by volume, for disks that match those of
+    their volume. `pod_interfaces`: by network, what Multus has attached to the pod; None if unknown. `own`: None in a
+    pod.
     """
 
     kvm: bool = True

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from launcher.storage.formats import becomes_guests
 from launcher.storage.iso import ISO, write_iso
 from launcher.storage.places import directory, kept, link, renewed, sized
 from launcher.storage.qcow2 import OtherFiles, is_qcow2, make_empty, make_overlay, refuse_other_files
@@ -70,13 +71,15 @@ class Directory:
 class Brought:
     """A file that the volume mounted at `volume` brings, so that nothing is made. Errors name it as `whose` file.
 
-    `fix`: what to do if QEMU cannot read it, "" for a disk, of which launcher.checks.volumes says more.
+    `fix`: what to do if QEMU cannot read it, "" for a disk, of which launcher.checks.volumes says more. `is_guests`:
+    whether it is a raw disk to which the guest may write.
     """
 
     path: Path
     volume: Path
     whose: str
     fix: str = ""
+    is_guests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,9 @@ def _there(need: Need) -> AbstractContextManager[None]:
             return link(need.path, need.target)
         case Directory():
             return directory(need.path)
+        case Brought(is_guests=True):
+            becomes_guests(regular_file(need.whose, need.path, need.volume))
+            return nullcontext()
         case Brought() | StateFiles():
             refuse_links((need,))
             return nullcontext()

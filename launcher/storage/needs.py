@@ -6,6 +6,7 @@ libvirt itself copies EFI's variables from their template and makes the TPM's st
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,6 +20,7 @@ from launcher.manifest.volumes import Volume
 from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
 from launcher.storage.credentials import AgentCredential, keys_in
+from launcher.storage.formats import refuse_other_format
 from launcher.storage.iso import ISO
 from launcher.storage.media import (
     Brought,
@@ -90,7 +92,7 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         return _of_own_machine(whose, disk)
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
-            return () if disk.block else (_of_claim(whose, volume, file),)
+            return () if disk.block else (replace(_of_claim(whose, volume, file), is_guests=True),)
         case "ephemeral":
             assert disk.below is not None, "it is an overlay"
             below = paths.below(root, disk.below.path)
@@ -99,7 +101,8 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         case "containerDisk":
             assert disk.below is not None, "it is an overlay"
             image = only_disk(volume, root)
-            refuse_unfit(whose, image)
+            refuse_other_format(whose, image, disk.below.format)
+            refuse_unfit(whose, image, disk.below.format)
             link = Symlink(paths.below(root, disk.below.path), image)
             return link, Overlay(file, link.path, disk.below.format)
         case "emptyDisk":
@@ -114,14 +117,17 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
 
 
 def _of_claim(whose: str, volume: Volume, image: Path) -> Brought:
-    """The disk in a claim with a file system. KubeVirt makes a missing one, as large as the claim by the API server."""
+    """The raw disk in a claim with a file system. KubeVirt makes a missing one, as large as the claim by the API
+    server."""
     if not os.path.lexists(image):
         raise Refusal(
             whose,
             f"its claim has no disk: there is neither {paths.block_device(volume.name)} nor {image}",
             "expected the file disk.img at the top of the claim, in raw format, or a claim with volumeMode: Block",
         )
-    return _brought(whose, image)
+    brought = _brought(whose, image)
+    refuse_other_format(whose, image, "raw")
+    return brought
 
 
 def _of_own_machine(whose: str, disk: DiskSource) -> tuple[Need, ...]:
@@ -130,8 +136,10 @@ def _of_own_machine(whose: str, disk: DiskSource) -> tuple[Need, ...]:
     given = disk.below or disk
     image = Path(given.path)
     if not given.block:
-        refuse_unfit(whose, image)
-    brought = () if given.block else (_brought(whose, image),)
+        refuse_other_format(whose, image, given.format, by_name=True)
+        refuse_unfit(whose, image, given.format)
+    is_guests = given is disk and given.format == "raw"
+    brought = () if given.block else (replace(_brought(whose, image), is_guests=is_guests),)
     return brought if given is disk else (*brought, Overlay(Path(disk.path), image, given.format, stays=False))
 
 
@@ -143,7 +151,8 @@ def _of_node(whose: str, volume: Volume, file: Path) -> tuple[Brought | RawDisk,
     if is_there:
         brought = _brought(whose, file)
         if disk.type == "Disk" or file.lstat().st_size > 0:
-            return (brought,)
+            refuse_other_format(whose, file, "raw")
+            return (replace(brought, is_guests=True),)
     missing = f"{file}, which is {disk.path} of the node, is {'empty' if is_there else 'not there'}"
     if disk.type == "Disk":
         raise Refusal(whose, missing, "put a disk image there, or write type: DiskOrCreate with a capacity")
@@ -159,7 +168,7 @@ def _of_node(whose: str, volume: Volume, file: Path) -> tuple[Brought | RawDisk,
             f"{missing}, and is to have {disk.capacity} bytes, and {free} are free there",
             "make room, or write a smaller capacity",
         )
-    return RawDisk(file, whole_blocks(disk.capacity)), Brought(file, file.parent, whose)
+    return RawDisk(file, whole_blocks(disk.capacity)), Brought(file, file.parent, whose, is_guests=True)
 
 
 def _brought(whose: str, file: Path) -> Brought:

@@ -74,31 +74,30 @@ def refuse_other_files(image: Path, expected: OtherFiles) -> None:
         )
 
 
-def refuse_unfit(what: str, image: Path) -> None:
-    """Raise Refusal, about `what`, for a file that is no disk image, and for a qcow2 image that names another file:
-    QEMU would open that one, and the guest read it.
-
-    A file that is not qcow2 is a raw image, which has whole sectors.
-    """
+def refuse_unfit(what: str, image: Path, kind: Literal["raw", "qcow2"]) -> None:
+    """Raise Refusal, about `what`, for a file that is no disk image of this format, and for a qcow2 image that names
+    another file: QEMU would open that one, and the guest read it. A raw image has whole sectors."""
     try:
         with image.open("rb") as file:
             header = file.read(_FIRST_CLUSTER)
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise Refusal(what, f"cannot read {image}: {error.strerror}", "expected a disk image") from error
-    if not header.startswith(MAGIC):
+    if kind == "raw":
         if not size or size % _SECTOR:
             fix = f"expected a disk image, qcow2 or raw with sectors of {_SECTOR}"
             raise Refusal(what, f"{image} has {size} bytes", fix)
         return
+    if not header.startswith(MAGIC):
+        raise Refusal(what, f"{image} is no qcow2 image", "expected a whole qcow2 image, copy it again")
     if len(header) < _HEADER.size:
         fix = "expected a whole qcow2 image, copy it again"
         raise Refusal(what, f"{image} is {len(header)} bytes long", fix)
     others = other_files(header)
-    for named, kind in ((others.backing, "backing"), (others.has_data_file, "data")):
+    for named, role in ((others.backing, "backing"), (others.has_data_file, "data")):
         if named:
             fix = "expected one image alone, as qemu-img convert makes it"
-            raise Refusal(what, f"{image} has a {kind} file", fix)
+            raise Refusal(what, f"{image} has a {role} file", fix)
 
 
 def make_empty(path: Path, size: int) -> None:

@@ -27,6 +27,7 @@ from program.errors import ProgramError, Refusal, UserError
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes
 from tests.launcher.checks.trees import GIB, write
+from tests.launcher.storage.pods import qemu_img
 from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, entries, read_manifest
 from tests.processes import FIXTURES
 
@@ -139,12 +140,38 @@ def test_what_the_guest_writes_over_an_image_is_gone_with_the_vm(tmp_path: Path)
 
 @pytest.mark.parametrize("volume", ["pvc", "image", "below"])
 def test_an_image_that_names_another_file_is_refused_whoever_wrote_it(tmp_path: Path, volume: str) -> None:
-    """A guest may have written the header into a raw image."""
-    hostile = tmp_path / "raw.img"
+    hostile = tmp_path / "disk.qcow2"
     hostile.write_bytes(b"QFI\xfb\0\0\0\x03\0\0\0\0\0\0\0\x68".ljust(1024, b"\0"))
     start = _start(_vm(tmp_path, volume), tmp_path, (f"{volume}={hostile}",))
     (error,) = start.errors
     assert f"the volume {volume!r}: {hostile} has a backing file" in str(error)
+
+
+@pytest.mark.parametrize("volume", ["pvc", "image", "below"])
+@pytest.mark.parametrize(
+    ("name", "made_as", "words"),
+    [
+        ("x.vmdk", "vmdk", "is a vmdk image, and would be opened as raw by its name; qemu-img convert -f vmdk -O"),
+        ("x.img", "qcow2", "is a qcow2 image, and would be opened as raw by its name; name it x.qcow2"),
+        ("x.qcow2", "raw", "is a raw image, and would be opened as qcow2 by its name; name it x.img"),
+    ],
+)
+def test_the_name_of_a_disk_is_its_format(tmp_path: Path, volume: str, name: str, made_as: str, words: str) -> None:
+    qemu_img("create", "-q", "-f", made_as, tmp_path / name, "1M")
+    start = _start(_vm(tmp_path, volume), tmp_path, (f"{volume}={tmp_path / name}",))
+    (error,) = start.errors
+    assert f"the volume {volume!r}: {tmp_path / name} {words}" in str(error)
+
+
+def test_what_a_guest_writes_into_its_raw_disk_is_never_opened_as_what_it_looks_like(tmp_path: Path) -> None:
+    disk = tmp_path / "x.img"
+    disk.write_bytes(bytes(1024))
+    path = _vm(tmp_path, "pvc")
+    with made(_start(path, tmp_path, (f"pvc={disk}",)).needs):
+        disk.write_bytes(b"QFI\xfb\0\0\0\x03\0\0\0\0\0\0\0\x68".ljust(1024, b"\0"))  # with a backing file
+    start = _start(path, tmp_path, (f"pvc={disk}",))
+    assert start.xml is not None, start.errors
+    assert etree.fromstring(start.xml).xpath("//disk/driver/@type") == ["raw"]
 
 
 def test_ports_are_this_machines_own_and_none_is_open_that_is_not_named(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def described(image: Path) -> dict[str, Any]:
     return said
 
 
-def provide(root: Path, vmi: VirtualMachineInstance, block: frozenset[str]) -> None:
+def provide(root: Path, vmi: VirtualMachineInstance, facts: Facts) -> None:
     """All that the kubelet would mount for the VM's volumes and credentials."""
     for secret in {credential.secret for credential in vmi.spec.accessCredentials}:
         mount(root, paths.credentials(secret), {"key": b"ssh-ed25519 AAAA\n"})
@@ -102,13 +102,17 @@ def provide(root: Path, vmi: VirtualMachineInstance, block: frozenset[str]) -> N
             continue
         match volume.kind:
             case "persistentVolumeClaim" | "dataVolume" | "ephemeral":
-                blank(root, paths.block_device(name) if name in block else paths.disk_image(name))
+                blank(root, paths.block_device(name) if name in facts.block else paths.disk_image(name))
             case "hostDisk":
                 assert volume.hostDisk is not None
                 blank(root, paths.disk_image(name, Path(volume.hostDisk.path).name))
             case "containerDisk":
                 assert volume.containerDisk is not None
-                qcow2(below(root, paths.image_volume(name) + (volume.containerDisk.path or "/disk/disk.qcow2")))
+                place = paths.image_volume(name) + (volume.containerDisk.path or "/disk/disk.img")
+                if name in facts.raw_images:
+                    blank(root, place)
+                else:
+                    qcow2(below(root, place))
             case "cloudInitNoCloud" | "cloudInitConfigDrive":
                 mount(root, paths.mounted("secret", name), {"userdata": b"u", "networkdata": b"n"})
             case "configMap":

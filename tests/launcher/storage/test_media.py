@@ -77,7 +77,7 @@ def left_as_before(root: Path) -> Iterator[None]:
 @pytest.mark.parametrize("case", WITH_VOLUMES, ids=lambda case: case.name)
 def test_what_a_domain_names_is_there_while_it_runs_and_nothing_more_afterwards(case: Case, root: Path) -> None:
     vmi, facts = read_manifest(case.vm), case.world().facts
-    provide(root, vmi, facts.block)
+    provide(root, vmi, facts)
     sources = etree.fromstring(case.golden.read_text()).xpath(
         "//disk/source/@file | //disk/source/@dev | //backingStore/source/@*"
     )
