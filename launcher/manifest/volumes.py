@@ -35,7 +35,6 @@ from launcher.manifest.scalars import (
 )
 from program.errors import Nonsense
 
-_HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start", "leave it out")
 _FOR_DATA_VOLUME = PassedOn("they are for the DataVolume")
 _MEBIBYTE = 1 << 20
 
@@ -103,14 +102,14 @@ class EphemeralClaim(Object):
 
 
 class PersistentVolumeClaim(EphemeralClaim):
-    hotpluggable: Annotated[None, _HOTPLUG] = None
+    hotpluggable: bool = False
 
 
 class DataVolume(Object):
     """The claim of a DataVolume, which has its name."""
 
     name: DNSName
-    hotpluggable: Annotated[None, _HOTPLUG] = None
+    hotpluggable: bool = False
 
 
 class Ephemeral(Object):

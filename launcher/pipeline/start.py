@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from launcher.checks.devices import misplaced
 from launcher.checks.fabric import other_driver
+from launcher.checks.hotplug import from_the_start
 from launcher.checks.network import not_tuned, reached_elsewhere
 from launcher.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
 from launcher.cpus.pinning import Pinning, pinning
@@ -162,6 +163,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         findings=(
             *not_given,
             *other_driver(vmi.metadata.annotations.selection.driver, pod.environ),
+            *from_the_start(vmi.spec.volumes),
             *not_tuned(vmi.spec.domain.devices),
             *reached_elsewhere(network_cards),
             *without_peer(cards, cliques),
