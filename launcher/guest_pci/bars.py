@@ -19,7 +19,7 @@ from pci.address import PCIAddress
 from pci.host import BAR
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_bars as read_bars_of
-from program.errors import Refusal
+from program.errors import Refusal, UserError
 from program.problem import Problem
 
 GIB = 1 << 30
@@ -60,6 +60,10 @@ class Hole:
         return (self.end - 1).bit_length()
 
 
+#: Of a guest without one. Seen: SeaBIOS then has all BARs below 4 GiB; OVMF 2022.11 makes its own window all the same.
+NO_HOLE = Hole(window=0, size=0, end=4 * GIB)
+
+
 def read_bars(sys: Path | None, cards: tuple[GuestCard, ...]) -> Mapping[PCIAddress, tuple[BAR, ...]]:
     """Read the BARs of every function that is passed on, by its address on the host; `sys` stands for /sys. A function
     without recorded BARs is left out; Refusal if they are malformed."""
@@ -70,6 +74,18 @@ def read_bars(sys: Path | None, cards: tuple[GuestCard, ...]) -> Mapping[PCIAddr
     except Unreadable as error:
         raise Refusal(sys, str(error), "for a bug report: gpu-plugin record DIR") from error
     return {address: bars for address, bars in bars_of.items() if bars is not None}
+
+
+def without_hole(guest: Guest, layout: Layout, facts: Facts) -> Hole | None:
+    """Return NO_HOLE; None for an arm64 guest, which keeps its hole, as with KubeVirt. UserError if the known BARs take
+    more than there is below 4 GiB."""
+    if guest.architecture != "amd64":
+        return None
+    cards, _ = _windows(layout, facts)
+    if cards >= GIB:
+        wrong = f"takes away the guest's addresses above 4 GiB, and the cards' BARs need {-(-cards // GIB)} GiB of them"
+        raise UserError("metadata.annotations", f"kubevirt.io/disablePCIHole64 {wrong}", "leave it out")
+    return NO_HOLE
 
 
 def hole(guest: Guest, layout: Layout, facts: Facts) -> tuple[Hole | None, tuple[Problem, ...]]:
@@ -105,8 +121,8 @@ def needed(guest: Guest, layout: Layout, facts: Facts) -> Hole | None:
 
 
 def ovmf_window(hole: Hole) -> int | None:
-    """Return the window to ask OVMF for, in MiB; None if it is more than OVMF accepts."""
-    return hole.window >> 20 if hole.window <= _MOST_OF_OVMF else None
+    """Return the window to ask OVMF for, in MiB; None if there is none, or it is more than OVMF accepts."""
+    return hole.window >> 20 if 0 < hole.window <= _MOST_OF_OVMF else None
 
 
 def _of_io(guest: Guest, layout: Layout, facts: Facts) -> tuple[Problem, ...]:

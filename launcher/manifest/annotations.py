@@ -34,6 +34,7 @@ _ALLOW_EMULATION = f"{OURS}allow-emulation"
 _ASK_GUEST = f"{OURS}ask-guest"
 _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
+_NO_HOLE = "kubevirt.io/disablePCIHole64"
 _EVEN_EMULATOR = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"  # whatever its value
 
 #: Of those with a few values each, the values.
@@ -69,7 +70,6 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 }
 _REFUSED_IF_TRUE: Mapping[str, tuple[str, str]] = {
     "kubevirt.io/placePCIDevicesOnRootComplex": ("every card has a root port of its own", "leave it out"),
-    "kubevirt.io/disablePCIHole64": ("cards with large BARs need the 64-bit hole", "leave it out"),
     "sidecar.istio.io/inject": ("passt and Istio's proxy would take the same ports", "leave it out"),
 }
 #: By which the kubelet, CRI-O, a runtime or an NRI plugin gives a container another profile, devices, mounts or limits
@@ -101,9 +101,10 @@ class Annotations:
     guest reaches BARs without QEMU. `by_iommufd`: VFIO gives PCI functions by IOMMUFD, and not by their groups.
     `nearest_machine`: the nearest machine that QEMU has, if it has not this one.
     `memfd`: whether hugepages may come from memfd. `free_page_reporting`: whether the balloon may report the guest's
-    free pages. `asks_nvidia_smi`: whether the guest's agent may be asked to run it. `even_emulator`: whether
-    isolateEmulatorThread takes a second CPU if that makes their number even. `selection`: the wanted cards, also in
-    HAMi's words. `given`: all annotations as written, for the pod.
+    free pages. `has_hole`: whether there are guest addresses above 4 GiB for BARs. `asks_nvidia_smi`: whether the
+    guest's agent may be asked to run it. `even_emulator`: whether isolateEmulatorThread takes a second CPU if that
+    makes their number even. `selection`: the wanted cards, also in HAMi's words. `given`: all annotations as written,
+    for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -119,6 +120,7 @@ class Annotations:
     asks_nvidia_smi: bool = False
     memfd: bool = True
     free_page_reporting: bool = True
+    has_hole: bool = True
     even_emulator: bool = False
     selection: Selection = NO_SELECTION
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -133,13 +135,18 @@ def refuse_unconverted(value: Mapping[str, Any]) -> None:
             raise Nonsense(wrong, "leave it out: the pod has what the VM needs")
         if name == _HOOKS and _are_ours(text):
             continue
-        if text and (why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name))):
+        if text and (why := _REFUSED.get(name) or (_is_true(text) and _REFUSED_IF_TRUE.get(name))):
             raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
 
 
 def _is_of_a_runtime(name: str) -> bool:
     domain = f".{name.partition('/')[0]}"
     return name.startswith(_OF_RUNTIMES) or any(domain.endswith(f".{each}") for each in _DOMAINS_OF_RUNTIMES)
+
+
+def _is_true(text: Any) -> bool:
+    """Return whether KubeVirt takes an annotation's value for true: in any case of letters, and no other text."""
+    return isinstance(text, str) and text.lower() == "true"
 
 
 def _are_ours(text: Any) -> bool:
@@ -206,6 +213,7 @@ def read_annotations(value: Any) -> Annotations:
         asks_nvidia_smi=_ASK_GUEST in values,
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
+        has_hole=not _is_true(value.get(_NO_HOLE)),
         even_emulator=_EVEN_EMULATOR in value,
         selection=read_selection(value),
         given=value,

@@ -20,7 +20,7 @@ from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import hole as hole_of
-from launcher.guest_pci.bars import read_bars
+from launcher.guest_pci.bars import read_bars, without_hole
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import GuestCard, not_passed_on, refuse_grace, whole_cards
 from launcher.machines import nearest
@@ -133,6 +133,8 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         layout = tried(partial(laid_out, guest, cards, host, facts, pinned), refused)
     if layout is not None:
         hole, warnings = hole_of(guest, layout, facts)
+        if not vmi.metadata.annotations.has_hole:
+            hole = tried(partial(without_hole, guest, layout, facts), refused)
         findings = (*findings, *misplaced(layout), *(Finding(Severity.WARNING, each) for each in warnings))
     devices = tried(partial(guest_devices, vmi.spec, vmi.metadata, guest, cards, facts), refused)
     asked = vmi.metadata.annotations
