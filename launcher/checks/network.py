@@ -1,5 +1,5 @@
 """What the guest does not get of its network as the manifest has it: fields that passt has nothing for, ports that
-another interface has, more ports than this container may listen on.
+another interface or Istio's proxy has, more ports than this container may listen on.
 """
 
 import re
@@ -38,11 +38,18 @@ def not_tuned(devices: Devices) -> Iterator[Finding]:
 
 
 def reached_elsewhere(cards: Iterable[Attached]) -> Iterator[Finding]:
-    """Yield a warning for each card that lists ports which an earlier card gets."""
+    """Yield a warning for each card that lists ports which an earlier card gets, or Istio's proxy."""
     for card in cards:
-        if not isinstance(card.to, PasstAttachment) or (listed := card.to.forwards.listed) is None:
+        if not isinstance(card.to, PasstAttachment):
             continue
-        if any(card.to.forwards.ranges(protocol) != listed.get(protocol, ()) for protocol in PROTOCOLS):
+        forwards = card.to.forwards
+        if forwards.lists("TCP", forwards.reserved):
+            yield warning(
+                f"interface {card.interface.name!r}",
+                "lists a port of Istio's proxy, which is in the pod: it does not reach the guest",
+                "take it out of the interface's ports, and have the guest's service listen on another one",
+            )
+        if any(forwards.lists(protocol, forwards.elsewhere.get(protocol, ())) for protocol in PROTOCOLS):
             yield warning(
                 f"interface {card.interface.name!r}",
                 "lists ports that an earlier interface has: whichever of the pod's addresses they come to, they reach "

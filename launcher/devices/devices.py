@@ -15,6 +15,7 @@ from launcher.hostdevs import GuestCard
 from launcher.manifest.devices import Devices, Input
 from launcher.manifest.guest import DiskThreads, iothreads_of
 from launcher.manifest.spec import Metadata, Spec
+from launcher.network import istio
 from launcher.network.attachments import Attached, attached
 
 
@@ -60,7 +61,12 @@ def guest_devices(
         screen=screen_of(devices, guest),
         displays=displays_of(devices, dict.fromkeys(card.claim for card in with_seats(cards))),
         roms=roms_by_alias(cards, roms_of(spec, metadata)),
-        network_cards=attached(spec, facts.pod_interfaces, facts.own.ports if facts.own is not None else None),
+        network_cards=attached(
+            spec,
+            facts.pod_interfaces,
+            facts.own.ports if facts.own is not None else None,
+            istio.PORTS if istio.is_injected(metadata) else (),
+        ),
         usb=usb_claims,
         # On arm64 always, as for KubeVirt.
         has_usb=guest.architecture == "arm64" or bool(usb_claims) or "usb" in buses,

@@ -72,7 +72,7 @@ def _forwarded(forwards: Forwards) -> list[Element]:
 
 def _ranges(forwards: Forwards, protocol: Protocol) -> list[Element]:
     if forwards.are_all:
-        return [_range(ports, exclude="yes") for ports in forwards.elsewhere.get(protocol, ())]
+        return [_range(ports, exclude="yes") for ports in forwards.excluded(protocol)]
     own = (forwards.own or {}) if protocol == "TCP" else {}
     return [_mapped(ports, own) for ports in forwards.ranges(protocol)]
 

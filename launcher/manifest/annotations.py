@@ -70,7 +70,6 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
 }
 _REFUSED_IF_TRUE: Mapping[str, tuple[str, str]] = {
     "kubevirt.io/placePCIDevicesOnRootComplex": ("every card has a root port of its own", "leave it out"),
-    "sidecar.istio.io/inject": ("passt and Istio's proxy would take the same ports", "leave it out"),
 }
 #: By which the kubelet, CRI-O, a runtime or an NRI plugin gives a container another profile, devices, mounts or limits
 #: than its pod's spec says, where the node allows it: domains, also with others before them, and what names begin with.
@@ -135,7 +134,7 @@ def refuse_unconverted(value: Mapping[str, Any]) -> None:
             raise Nonsense(wrong, "leave it out: the pod has what the VM needs")
         if name == _HOOKS and _are_ours(text):
             continue
-        if text and (why := _REFUSED.get(name) or (_is_true(text) and _REFUSED_IF_TRUE.get(name))):
+        if text and (why := _REFUSED.get(name) or (is_true(text) and _REFUSED_IF_TRUE.get(name))):
             raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
 
 
@@ -144,7 +143,7 @@ def _is_of_a_runtime(name: str) -> bool:
     return name.startswith(_OF_RUNTIMES) or any(domain.endswith(f".{each}") for each in _DOMAINS_OF_RUNTIMES)
 
 
-def _is_true(text: Any) -> bool:
+def is_true(text: Any) -> bool:
     """Return whether KubeVirt takes an annotation's value for true: in any case of letters, and no other text."""
     return isinstance(text, str) and text.lower() == "true"
 
@@ -213,7 +212,7 @@ def read_annotations(value: Any) -> Annotations:
         asks_nvidia_smi=_ASK_GUEST in values,
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
-        has_hole=not _is_true(value.get(_NO_HOLE)),
+        has_hole=not is_true(value.get(_NO_HOLE)),
         even_emulator=_EVEN_EMULATOR in value,
         selection=read_selection(value),
         given=value,

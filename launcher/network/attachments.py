@@ -30,7 +30,7 @@ GATEWAY, GUEST = 1, 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
     """The ports of the pod that reach the guest at a card, by protocol; `listed` is None for all ports. Those that are
-    `elsewhere` reach the guest at an earlier card.
+    `elsewhere` reach the guest at an earlier card; `reserved` TCP ports are another container's.
 
     `own`: None in a pod. On an own machine only 127.0.0.1 listens; `own` has the port there of each of the guest's TCP
     ports that does not have its own number there.
@@ -38,18 +38,26 @@ class Forwards:
 
     listed: Mapping[Protocol, tuple[Range, ...]] | None
     elsewhere: Mapping[Protocol, tuple[Range, ...]] = field(default_factory=dict)
+    reserved: tuple[Range, ...] = ()
     own: Mapping[int, int] | None = None
 
     @property
     def are_all(self) -> bool:
         return self.listed is None
 
+    def excluded(self, protocol: Protocol) -> tuple[Range, ...]:
+        """Return the ports that are `elsewhere` or `reserved`."""
+        return (*self.elsewhere.get(protocol, ()), *(self.reserved if protocol == "TCP" else ()))
+
     def ranges(self, protocol: Protocol) -> tuple[Range, ...]:
-        """Return the ports not `elsewhere`."""
+        """Return the ports that reach the guest here."""
         ranges = (_ALL,) if self.listed is None else self.listed.get(protocol, ())
-        for taken in self.elsewhere.get(protocol, ()):
-            ranges = tuple(left for ports in ranges for left in _without(ports, taken))
-        return ranges
+        return _without_all(ranges, self.excluded(protocol))
+
+    def lists(self, protocol: Protocol, ports: tuple[Range, ...]) -> bool:
+        """Return whether the manifest lists one of these ports here."""
+        listed = () if self.listed is None else self.listed.get(protocol, ())
+        return _without_all(listed, ports) != listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +89,15 @@ class Attached(NamedTuple):
 
 
 def attached(
-    spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = None, own: Mapping[int, int] | None = None
+    spec: Spec,
+    pod_interfaces: Mapping[str, PodInterface] | None = None,
+    own: Mapping[int, int] | None = None,
+    reserved: tuple[Range, ...] = (),
 ) -> tuple[Attached, ...]:
     """Return the guest's emulated network cards, in their order; virtual functions are passed through.
 
-    `own`: the ports of an own machine by the guest's (Forwards); None in a pod.
+    `own`: the ports of an own machine by the guest's (Forwards); None in a pod. `reserved`: TCP ports that another
+    container of the pod has.
     `pod_interfaces` is what Multus has attached to the pod, by network; None, if that is not known, stands for
     interfaces with an address. Refusal for an interface that the pod lacks, or that takes privileges to connect.
     """
@@ -96,7 +108,7 @@ def attached(
     for interface in spec.domain.devices.connected:
         if interface.method == "sriov":
             continue
-        forwards = _forwards(interface, dict(taken)) if own is None else _forwarded_here(interface, own)
+        forwards = _forwards(interface, dict(taken), reserved) if own is None else _forwarded_here(interface, own)
         if interface.name in second:
             to = _to_second(second[interface.name], forwards, pod_interfaces)
         else:
@@ -146,7 +158,9 @@ def _to_second(
     )
 
 
-def _forwards(interface: Interface, elsewhere: Mapping[Protocol, tuple[Range, ...]]) -> Forwards:
+def _forwards(
+    interface: Interface, elsewhere: Mapping[Protocol, tuple[Range, ...]], reserved: tuple[Range, ...] = ()
+) -> Forwards:
     """Return the ports that the manifest lists. With `bridge` the guest has the pod's address, and all ports (as in
     KubeVirt)."""
     listed = [
@@ -154,9 +168,9 @@ def _forwards(interface: Interface, elsewhere: Mapping[Protocol, tuple[Range, ..
         *((ports.protocol, (ports.start, ports.end)) for ports in interface.portRanges),
     ]
     if not listed or interface.method == "bridge":
-        return Forwards(listed=None, elsewhere=elsewhere)
+        return Forwards(listed=None, elsewhere=elsewhere, reserved=reserved)
     ranges = {protocol: tuple(ports for its, ports in listed if its == protocol) for protocol in PROTOCOLS}
-    return Forwards(listed=ranges, elsewhere=elsewhere)
+    return Forwards(listed=ranges, elsewhere=elsewhere, reserved=reserved)
 
 
 def _forwarded_here(interface: Interface, own: Mapping[int, int]) -> Forwards:
@@ -164,6 +178,12 @@ def _forwarded_here(interface: Interface, own: Mapping[int, int]) -> Forwards:
     listed = _forwards(interface, {}).listed or {}
     single = tuple((port, port) for port in own if (port, port) not in listed.get("TCP", ()))
     return Forwards(listed={**listed, "TCP": (*listed.get("TCP", ()), *single)}, own=own)
+
+
+def _without_all(ranges: tuple[Range, ...], taken: tuple[Range, ...]) -> tuple[Range, ...]:
+    for each in taken:
+        ranges = tuple(left for ports in ranges for left in _without(ports, each))
+    return ranges
 
 
 def _without(ports: Range, taken: Range) -> tuple[Range, ...]:

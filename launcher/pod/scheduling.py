@@ -4,7 +4,7 @@ from hashlib import sha1
 
 from launcher.manifest.objects import PassedOn
 from launcher.manifest.spec import Metadata, Spec
-from launcher.network import multus
+from launcher.network import istio, multus
 from launcher.pod.plain import PodObject, plain
 from program.errors import UserError
 
@@ -37,10 +37,13 @@ def passed_on(spec: Spec, hostname: str) -> PodObject:
 
 
 def labels(metadata: Metadata) -> dict[str, str]:
-    """Return the pod's labels: KubeVirt's two by which Services find a VM, and the manifest's own, which win."""
+    """Return the pod's labels: KubeVirt's two by which Services find a VM, and the manifest's own, which win.
+    An annotation for Istio becomes the label that Istio's webhook looks for, as in KubeVirt."""
     name = metadata.name
     ours = {_NAME: name} if len(name) <= _LONGEST_LABEL else {}
-    return {**ours, ID: _id_of(name), **metadata.labels}
+    has_word = metadata.annotations.given.get(istio.INJECT) is not None
+    istios = {istio.INJECT: "true" if istio.is_injected(metadata) else "false"} if has_word else {}
+    return {**ours, ID: _id_of(name), **metadata.labels, **istios}
 
 
 def _id_of(name: str) -> str:
