@@ -4,6 +4,7 @@ Annotations of the pod, by the Kubernetes Network Plumbing Working Group's stand
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -62,6 +63,38 @@ def annotations(spec: Spec) -> dict[str, str]:
     if second := second_networks(spec):
         texts[NETWORKS] = json.dumps(list(map(_selection, second)))
     return texts
+
+
+def says_the_same(text: str, spec: Spec, namespace: str) -> bool:
+    """Return whether an annotation for Multus, in either of its forms, asks for what annotations() has it ask for: the
+    networks of the VM in its `namespace`, in any order, and nothing of their interfaces that is not there too."""
+    try:
+        asked = _read_selection(text)
+    except (ValueError, RecursionError):
+        return False
+    ours = [{"namespace": namespace, **_selection(network)} for network in second_networks(spec)]
+    for selection in asked:
+        selection = {"namespace": namespace, **selection}
+        same = next((each for each in ours if selection.items() <= each.items()), None)
+        if same is None:
+            return False
+        ours.remove(same)
+    return not ours
+
+
+def _read_selection(text: str) -> list[dict[str, Any]]:
+    """Read NetworkSelectionElements: a JSON list, or names between commas as NAMESPACE/NAME@INTERFACE."""
+    if not text.lstrip().startswith("["):
+        short = [re.fullmatch(r"(?:([^/@]+)/)?([^/@]+)(?:@([^/@]+))?", each.strip()) for each in text.split(",")]
+        parts = [match.groups() for match in short if match is not None]
+        if len(parts) < len(short):
+            raise ValueError
+        named = [zip(("namespace", "name", "interface"), each, strict=True) for each in parts]
+        return [{key: value for key, value in each if value is not None} for each in named]
+    selections = json.loads(text)
+    if not all(isinstance(each, dict) for each in selections):
+        raise ValueError
+    return list(selections)
 
 
 def read_status(text: str, source: str) -> tuple[Status, ...]:

@@ -63,11 +63,11 @@ def annotations(metadata: Metadata, spec: Spec) -> dict[str, str]:
             continue
         if not (isinstance(name, str) and isinstance(value, str)):
             raise UserError("metadata.annotations", f"{name!r} is {value!r}", "expected text, write it in quotes")
-        if name in ours:
+        if name in ours and not (name == multus.NETWORKS and multus.says_the_same(value, spec, metadata.namespace)):
             raise UserError(
                 "metadata.annotations",
-                f"{name} is made of spec.networks, which has multus",
-                "leave one of them out",
+                f"{name} is made of spec.networks, which has multus, and says something else",
+                "leave it out, or have it name the same networks and nothing more",
             )
         annotations[name] = value
     return {**annotations, **ours}

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from launcher.facts import PodInterface
-from launcher.network.multus import NETWORKS, annotations, attached_to_the_pod, read_status
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.network.multus import NETWORKS, annotations, attached_to_the_pod, read_status, says_the_same
 from launcher.pod import scheduling
 from pci.address import PCIAddress
 from program.errors import UserError
@@ -39,13 +40,62 @@ def test_a_vm_without_second_networks_leaves_the_annotation_to_who_writes_it() -
     assert annotations(read_manifest(case("no-devices").vm).spec) == {}
 
 
-def test_networks_in_both_places_are_refused(tmp_path: Path) -> None:
+def asked_for_twice(tmp_path: Path, text: str) -> VirtualMachineInstance:
     said = case("networks").vm.read_text()
     path = tmp_path / "vm.yaml"
-    path.write_text(said.replace("  name: networks\n", f"  name: networks\n  annotations: {{{NETWORKS}: lab/other}}\n"))
-    vmi = read_manifest(path)
-    with pytest.raises(UserError, match=f"metadata.annotations: {NETWORKS} is made of spec.networks"):
+    path.write_text(
+        said.replace("  name: networks\n", f"  name: networks\n  annotations: {json.dumps({NETWORKS: text})}\n")
+    )
+    return read_manifest(path)
+
+
+_ELEMENTS = (
+    {"name": "vlan-7", "namespace": "lab"},
+    {"name": "trunk", "namespace": "lab", "mac": "02:00:00:00:00:07"},
+    {"name": "sriov-25g", "namespace": "lab", "interface": "net3"},
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lab/vlan-7,lab/trunk,lab/sriov-25g",
+        " lab/sriov-25g , lab/trunk@net2,lab/vlan-7 ",
+        json.dumps(_ELEMENTS),
+    ],
+)
+def test_multus_own_annotation_may_name_the_same_networks(tmp_path: Path, text: str) -> None:
+    vmi = asked_for_twice(tmp_path, text)
+    assert scheduling.annotations(vmi.metadata, vmi.spec) == annotations(SPEC)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "text", "is_same"),
+    [
+        ("lab", "vlan-7,trunk,sriov-25g", True),
+        ("other", "vlan-7,trunk,sriov-25g", False),
+        ("lab", "vlan-7,trunk", False),
+        ("lab", "vlan-7,trunk,sriov-25g,vlan-7", False),
+        ("lab", "vlan-7@eth1,trunk,sriov-25g", False),
+        ("lab", '[{"name": "vlan-7", "ips": ["192.0.2.7"]}, {"name": "trunk"}, {"name": "sriov-25g"}]', False),
+        ("lab", "[1]", False),
+        ("lab", "[" * 100_000, False),
+        ("lab", "a/b/c", False),
+        ("lab", "", False),
+    ],
+)
+def test_nothing_that_it_says_beside_is_lost(namespace: str, text: str, is_same: bool) -> None:
+    assert says_the_same(text, SPEC, namespace) is is_same
+
+
+def test_other_networks_in_both_places_are_refused(tmp_path: Path) -> None:
+    vmi = asked_for_twice(tmp_path, "lab/other")
+    with pytest.raises(UserError) as refused:
         scheduling.annotations(vmi.metadata, vmi.spec)
+    assert str(refused.value) == (
+        f"metadata.annotations: {NETWORKS} is made of spec.networks, which has multus, and says something else; leave "
+        "it out, or have it name the same networks and nothing more"
+    )
 
 
 def test_what_multus_says_is_found_by_the_interface_and_the_definition() -> None:
