@@ -77,6 +77,7 @@ def domain_element(
             *placement.placement(guest, pinned, cells),
             *(hostdev.iommufd(layout.seats) if vmi.metadata.annotations.by_iommufd else ()),
             firmware.sysinfo(domain, uuid),
+            *firmware.ignition(vmi.metadata.annotations.ignition, facts),
             *features.features(domain.features, guest),
             cpu.cpu(domain, guest, facts, cells, hole),
             *clock.clock(domain.clock),

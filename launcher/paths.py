@@ -26,6 +26,8 @@ MANIFEST = "/etc/gpu-launcher/vm.yaml"
 NETWORK_STATUS = "/etc/gpu-launcher-networks/status"
 #: The root of libvirt's embedded driver; short, since sockets below it may have 107 bytes in all.
 LIBVIRT_ROOT = "/run/gpu-launcher"
+#: The config that a guest reads by Ignition: a file, since its name is all that QEMU's command line is to have of it.
+IGNITION = f"{LIBVIRT_ROOT}/ignition/config.ign"
 #: Exists exactly while the guest runs, for the pod's readiness probe.
 READY = "/run/gpu-launcher/ready"
 #: The control socket, and below it, in a directory for each VM, the sockets of its console and screen.

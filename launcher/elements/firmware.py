@@ -42,6 +42,14 @@ def sysinfo(domain: Domain, uuid: UUID) -> Element:
     return E.sysinfo(*_entries("system", system), *_entries("chassis", chassis), type="smbios")
 
 
+def ignition(config: str, facts: Facts) -> list[Element]:
+    """Return what Ignition looks for in QEMU's firmware configuration, as KubeVirt's command line has it
+    (https://coreos.github.io/ignition/supported-platforms), if there is a config."""
+    if not config:
+        return []
+    return [E.sysinfo(E.entry(name="opt/com.coreos/config", file=facts.place(paths.IGNITION)), type="fwcfg")]
+
+
 def _entries(table: str, values: Mapping[str, str]) -> list[Element]:
     """Return a table of what has a value; libvirt's schema knows no table without entries."""
     entries = [E.entry(value, name=name) for name, value in values.items() if value]

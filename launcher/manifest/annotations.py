@@ -34,6 +34,7 @@ _ALLOW_EMULATION = f"{OURS}allow-emulation"
 _ASK_GUEST = f"{OURS}ask-guest"
 _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
+_IGNITION = "kubevirt.io/ignitiondata"
 _NO_HOLE = "kubevirt.io/disablePCIHole64"
 _EVEN_EMULATOR = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"  # whatever its value
 
@@ -66,7 +67,6 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
         "hook sidecars are not asked",
         "leave it out, and see the XML with render; gpu-launcher's own (image gpu-launcher, args ['hook']) may stay",
     ),
-    "kubevirt.io/ignitiondata": ("Ignition's data is not passed on", "use cloud-init, or a disk with the data"),
 }
 _REFUSED_IF_TRUE: Mapping[str, tuple[str, str]] = {
     "kubevirt.io/placePCIDevicesOnRootComplex": ("every card has a root port of its own", "leave it out"),
@@ -100,10 +100,10 @@ class Annotations:
     guest reaches BARs without QEMU. `by_iommufd`: VFIO gives PCI functions by IOMMUFD, and not by their groups.
     `nearest_machine`: the nearest machine that QEMU has, if it has not this one.
     `memfd`: whether hugepages may come from memfd. `free_page_reporting`: whether the balloon may report the guest's
-    free pages. `has_hole`: whether there are guest addresses above 4 GiB for BARs. `asks_nvidia_smi`: whether the
-    guest's agent may be asked to run it. `even_emulator`: whether isolateEmulatorThread takes a second CPU if that
-    makes their number even. `selection`: the wanted cards, also in HAMi's words. `given`: all annotations as written,
-    for the pod.
+    free pages. `has_hole`: whether there are guest addresses above 4 GiB for BARs. `ignition`: a config of Ignition's.
+    `asks_nvidia_smi`: whether the guest's agent may be asked to run it. `even_emulator`: whether isolateEmulatorThread
+    takes a second CPU if that makes their number even. `selection`: the wanted cards, also in HAMi's words. `given`:
+    all annotations as written, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -120,6 +120,7 @@ class Annotations:
     memfd: bool = True
     free_page_reporting: bool = True
     has_hole: bool = True
+    ignition: str = ""
     even_emulator: bool = False
     selection: Selection = NO_SELECTION
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -134,6 +135,8 @@ def refuse_unconverted(value: Mapping[str, Any]) -> None:
             raise Nonsense(wrong, "leave it out: the pod has what the VM needs")
         if name == _HOOKS and _are_ours(text):
             continue
+        if name == _IGNITION and text:
+            _refuse_no_config(text)
         if text and (why := _REFUSED.get(name) or (is_true(text) and _REFUSED_IF_TRUE.get(name))):
             raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
 
@@ -213,10 +216,22 @@ def read_annotations(value: Any) -> Annotations:
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
         has_hole=not is_true(value.get(_NO_HOLE)),
+        ignition=str(value.get(_IGNITION) or ""),
         even_emulator=_EVEN_EMULATOR in value,
         selection=read_selection(value),
         given=value,
     )
+
+
+def _refuse_no_config(text: Any) -> None:
+    """Raise Nonsense for a text that is no config of Ignition's, which KubeVirt passes on or leaves out in silence."""
+    try:
+        config = json.loads(text.encode()) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        config = None
+    if not (isinstance(config, dict) and isinstance(config.get("ignition"), dict)):
+        fix = 'expected JSON like {"ignition": {"version": "3.4.0"}}, which butane makes of YAML'
+        raise Nonsense(f"{_IGNITION}: is no config of Ignition's", fix)
 
 
 def _read_seats(text: Any) -> Mapping[str, int]:

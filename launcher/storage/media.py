@@ -29,6 +29,14 @@ class Medium:
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """A file with this content, made anew at every start."""
+
+    path: Path
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class EmptyImage:
     """An empty qcow2 image of `size` bytes, which lives as long as the pod; unless it `stays`, as long as the VM."""
 
@@ -101,7 +109,7 @@ class Share:
     read_only: bool
 
 
-Need = Medium | EmptyImage | Overlay | RawDisk | Symlink | Directory | Brought | StateFiles
+Need = Medium | Content | EmptyImage | Overlay | RawDisk | Symlink | Directory | Brought | StateFiles
 
 
 @contextmanager
@@ -132,6 +140,8 @@ def _there(need: Need) -> AbstractContextManager[None]:
     match need:
         case Medium():
             return renewed(need.path, partial(write_iso, need.iso))
+        case Content():
+            return renewed(need.path, partial(_write, need.content))
         case EmptyImage():
             return _image(need, partial(make_empty, size=need.size), OtherFiles())
         case Overlay():
@@ -150,6 +160,10 @@ def _there(need: Need) -> AbstractContextManager[None]:
         case Brought() | StateFiles():
             refuse_links((need,))
             return nullcontext()
+
+
+def _write(content: bytes, path: Path) -> None:
+    path.write_bytes(content)
 
 
 def _image(

@@ -24,6 +24,7 @@ from launcher.storage.formats import refuse_other_format
 from launcher.storage.iso import ISO
 from launcher.storage.media import (
     Brought,
+    Content,
     Directory,
     EmptyImage,
     Medium,
@@ -64,6 +65,8 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
         except Refusal as refusal:
             refusals.append(refusal)
     needs += _of_firmware(vmi, root)
+    if config := vmi.metadata.annotations.ignition:
+        needs.append(Content(paths.below(root, facts.place(paths.IGNITION)), config.encode()))
     for state in _states(vmi, facts, root):
         try:
             refuse_all_but_files(state.whose, state.path)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.manifest.annotations import read_annotations
 from launcher.manifest.cpu import CPU
 from program.document import read_documents
 from program.errors import UserError
@@ -239,6 +240,12 @@ def hooked(sidecars: object) -> str:
 def test_a_vm_that_kubevirt_runs_with_our_hook_is_taken_as_it_is(path: Path, sidecar: object) -> None:
     path.write_text(hooked([sidecar]))
     assert read_manifest(path).metadata.annotations.given["hooks.kubevirt.io/hookSidecars"]
+
+
+def test_what_kubevirt_makes_nothing_of_is_nothing_to_the_hook_beside_it() -> None:
+    """Its launcher leaves out a text without "ignition" in it; only ours refuses that."""
+    given = {"kubevirt.io/ignitiondata": "variant: fcos", "sidecar.istio.io/inject": "yes"}
+    assert read_annotations(given).given == given
 
 
 @pytest.mark.parametrize("sidecars", OTHERS)

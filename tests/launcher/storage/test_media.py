@@ -39,7 +39,7 @@ from tests.launcher.storage.pods import (
     tree,
     vmi_with,
 )
-from tests.launcher.vms import read_manifest
+from tests.launcher.vms import read_manifest, vmi_text
 from tests.processes import ROOT
 
 WITH_VOLUMES = [case for case in cases() if "  volumes:" in case.vm.read_text()]
@@ -340,6 +340,18 @@ def test_windows_needs_an_answer_file(root: Path, tmp_path: Path) -> None:
         "the volume 'answers': has no answer file for Windows: mounted is 'answers.xml'; "
         "expected autounattend.xml or unattend.xml"
     )
+
+
+def test_a_guest_reads_its_config_by_ignition_from_a_file_of_its_own(root: Path, tmp_path: Path) -> None:
+    path = tmp_path / "vm.yaml"
+    config = json.dumps({"ignition": {"version": "3.4.0"}, "storage": {"files": [{"path": "/a,b", "contents": {}}]}})
+    annotations = json.dumps({"kubevirt.io/ignitiondata": config})
+    path.write_text(vmi_text().replace("{name: vm}", f"{{name: vm, annotations: {annotations}}}"))
+    put(root, paths.IGNITION, b"an earlier start's")
+    with prepared(read_manifest(path), Facts(), root):
+        file = below(root, paths.IGNITION)
+        assert (file.read_text(), stat.S_IMODE(file.stat().st_mode)) == (config, 0o600)
+    assert not file.exists()
 
 
 def test_an_image_that_a_killed_launcher_has_left_is_made_anew(root: Path, tmp_path: Path) -> None:
