@@ -1,4 +1,4 @@
-"""The files and devices that the pod brings for the guest, opened as QEMU will open them.
+"""The files and devices that the pod brings for the guest, opened as QEMU will open them, and each for one disk.
 
 launcher.storage.needs refuses what is missing or cannot be made.
 """
@@ -16,6 +16,7 @@ from launcher.devices.disks import lacks_direct_io
 from launcher.devices.sources import OVERLAID, brought_disk
 from launcher.facts import Facts
 from launcher.manifest.spec import Spec
+from launcher.manifest.volumes import Volume
 from launcher.storage.media import Brought, Need
 from launcher.storage.regular_files import regular_file
 from program.errors import Refusal
@@ -23,14 +24,12 @@ from program.finding import Finding
 
 
 def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], wording: Wording = POD) -> Iterator[Finding]:
-    """Yield disks of claims and of the node that are there and cannot be opened; disks that need the node's cache; and
-    those kernels, ACPI tables and ROMs among the `needs` that are missing or cannot be read."""
-    read_only = {disk.name for disk in spec.disks if disk.target.readonly}
+    """Yield disks of claims and of the node that are there and cannot be opened; disks that need the node's cache; two
+    disks over one image; and those kernels, ACPI tables and ROMs among the `needs` that are missing or cannot be
+    read."""
     for volume in spec.volumes:
         if volume.name not in spec.shared and (path := brought_disk(volume, facts)) is not None:
-            claim = volume.persistentVolumeClaim
-            is_below = volume.kind in OVERLAID  # and not written to
-            reads = volume.name in read_only or is_below or (claim is not None and claim.readOnly)
+            reads = _is_read(spec, volume)
             file = paths.below(root, path)
             if volume.name not in facts.block and not _is_regular(file):
                 continue  # launcher.storage.needs says so; a link's target is not ours to open
@@ -41,6 +40,7 @@ def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], wording
                 if volume.hostDisk is not None and facts.own is None:
                     fix = f"give it to the pod's user on the node: chown 107:107 {shlex.quote(volume.hostDisk.path)}"
                 yield error(f"the volume {volume.name!r}", f"{path} cannot be {how}: {because(outcome)}", fix)
+    yield from _twice(spec, facts, root)
     for disk in spec.disks:
         if lacks_direct_io(disk, facts):
             yield warning(
@@ -52,6 +52,45 @@ def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], wording
     for need in needs:
         if isinstance(need, Brought) and need.fix:
             yield from _readable(need)
+
+
+def _is_read(spec: Spec, volume: Volume) -> bool:
+    """Return whether the guest writes nothing to the disk that a volume brings."""
+    claim = volume.persistentVolumeClaim
+    is_below = volume.kind in OVERLAID
+    targets = [disk.target for disk in spec.disks if disk.name == volume.name]
+    return is_below or (claim is not None and claim.readOnly) or any(target.readonly for target in targets)
+
+
+def _twice(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:
+    """Yield an error for each disk over the image of an earlier one, if either is written to: QEMU locks an image that
+    it writes, unless both disks are shareable."""
+    shareable = {disk.name for disk in spec.disks if disk.shareable}
+    earlier: list[tuple[tuple[int, int], Volume]] = []
+    for volume in spec.volumes:
+        path = brought_disk(volume, facts) if volume.name not in spec.shared else None
+        image = _image(paths.below(root, path)) if path is not None else None
+        if image is None:
+            continue
+        for other in (each for same, each in earlier if same == image):
+            if _is_read(spec, volume) and _is_read(spec, other):
+                continue
+            if not {volume.name, other.name} <= shareable:
+                yield error(
+                    f"the volumes {other.name!r} and {volume.name!r}",
+                    f"are one image, {path}, and QEMU writes to no image that it has open twice",
+                    "give each an image of its own, or make both disks read-only or shareable",
+                )
+        earlier.append((image, volume))
+
+
+def _image(file: Path) -> tuple[int, int] | None:
+    """Return what tells a file, or a block device, from all others; None for one that is not there."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return (0, status.st_rdev) if stat.S_ISBLK(status.st_mode) else (status.st_dev, status.st_ino)
 
 
 def _is_regular(file: Path) -> bool:

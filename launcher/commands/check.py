@@ -12,7 +12,7 @@ from launcher import paths
 from launcher.checks import finding as written
 from launcher.checks.finding import error
 from launcher.checks.programs import qemu_version, versions
-from launcher.checks.qemu import broken_kvm, names_in
+from launcher.checks.qemu import broken_emulation, broken_kvm, names_in
 from launcher.commands.local import Local, located
 from launcher.commands.options import VMArgument
 from launcher.pipeline.pod import SYS
@@ -93,15 +93,18 @@ def _of_libvirt(start: Start, here: Here) -> list[Finding]:
 
 
 def _of_qemu(start: Start, xml: str, root: Path, program: str) -> list[Finding]:
-    """What QEMU in this container has not of what the domain names, and whether it can use KVM."""
+    """What libvirt and QEMU in this container have not of what the domain names, and whether QEMU can use KVM, or has
+    the guest's CPU itself."""
     from launcher.runtime.guest import unknown_names_apart
 
     try:
         problems = spawned("libvirt", partial(unknown_names_apart, root, xml), within=_WITHIN).answer()
     except OSError as failed:
         return [_not_looked_at(f"there is no place for another libvirt: {failed.strerror}")]
-    broken = broken_kvm(program, names_in(xml)) if start.facts.kvm and not problems else None
-    return [*_errors(problems), *([] if broken is None else [broken])]
+    if problems:
+        return _errors(problems)
+    broken = (broken_kvm if start.facts.kvm else broken_emulation)(program, names_in(xml))
+    return [] if broken is None else [broken]
 
 
 def _not_looked_at(why: str) -> Finding:

@@ -17,7 +17,7 @@ from xml.etree import ElementTree  # lxml costs 5 MB in a process that stays
 import libvirt
 import libvirt_qemu
 
-from launcher.checks.qemu import names_in, unknown_model
+from launcher.checks.qemu import least_on_passt, names_in, unknown_model, without_passt
 from launcher.machines import missing
 from launcher.runtime.embedded import prepared
 from launcher.runtime.events import Changed, Ending, NotStarted, Started
@@ -161,8 +161,9 @@ def versions_at(uri: str) -> tuple[Version, Version | None]:
 
 
 def unknown_names(connection: Any, xml: str) -> tuple[Problem, ...]:
-    """Return a problem for the machine or the CPU model of a domain of ours that QEMU here has not; none of another
-    hypervisor's. Raise Refusal if libvirt cannot tell, as where QEMU has no KVM."""
+    """Return a problem for the machine or the CPU model of a domain of ours that QEMU here has not, or for passt, if
+    libvirt is built without it; none of another hypervisor's. Raise Refusal if libvirt cannot tell, as where QEMU has
+    no KVM."""
     if connection.getType() != "QEMU":
         return ()
     names = names_in(xml)
@@ -177,6 +178,12 @@ def unknown_names(connection: Any, xml: str) -> tuple[Problem, ...]:
             capabilities(None)  # so it was the machine
             version = shown(numbered(connection.getVersion()))
             problem = missing(names.machine, f"is no machine of QEMU {version}, which is here")
+    if problem is None and names.by_passt is not None:
+        try:
+            connection.domainXMLToNative("qemu-argv", least_on_passt(names))
+        except libvirt.libvirtError as error:
+            is_unread = error.get_error_code() == libvirt.VIR_ERR_XML_ERROR and "'passt'" in str(error)
+            problem = without_passt(names) if is_unread else None
     return () if problem is None else (problem,)
 
 

@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.qemu import QEMUNames, broken_kvm, names_in, unknown_model
+from launcher.checks.programs import qemu_version
+from launcher.checks.qemu import QEMUNames, broken_emulation, broken_kvm, names_in, unknown_model, without_passt
+from tests.launcher.cases import case
 
 #: As libvirt's virDomainCapsCPUCustom prints them, without what nobody reads.
 CAPABILITIES = """
@@ -21,6 +23,15 @@ def test_a_domain_names_a_machine_and_a_model_unless_that_is_the_hosts() -> None
     text = "<domain type='{}'><os><type arch='x86_64' machine='q35'>hvm</type></os><cpu mode='{}'>{}</cpu></domain>"
     assert names_in(text.format("kvm", "host-model", "")) == names(None)
     assert names_in(text.format("qemu", "custom", "<model>EPYC</model>")) == QEMUNames("x86_64", "q35", "qemu", "EPYC")
+
+
+def test_a_domain_names_what_it_has_of_hyper_v_and_the_first_card_that_passt_connects() -> None:
+    of_windows, of_none = (names_in(case(name).golden.read_text()) for name in ("hyperv", "rtx-2060"))
+    assert (of_windows.hyperv[:3], of_windows.by_passt) == (("hv-relaxed", "hv-vapic", "hv-vpindex"), "ua-default")
+    assert (of_none.hyperv, of_none.by_passt) == ((), None)
+    assert str(without_passt(of_windows)).startswith(
+        "interface 'default': is passt's, and the libvirt here is built without it, as Debian 12's; use gpu-launcher's"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,3 +68,29 @@ def test_a_kvm_that_ends_qemu_does_not_work(tmp_path: Path) -> None:
     assert "-S " in (called := Path(f"{program}.called").read_text())
     assert called.endswith(" -machine q35,accel=kvm -cpu host\n")
     assert broken_kvm(str(tmp_path / "none"), names(None)) is None
+
+
+VP_INDEX = "kernel doesn't allow setting HyperV VP_INDEX"
+
+
+def test_what_qemus_own_cpu_has_not_of_hyper_v_is_said_with_what_helps(tmp_path: Path) -> None:
+    program = tmp_path / "qemu"
+    program.write_text(f'#!/bin/sh\necho "$@" > $0.called\necho "qemu: {VP_INDEX}" >&2\nexit 1\n')
+    program.chmod(0o755)
+    emulated = QEMUNames("x86_64", "q35", "qemu", "max", ("hv-relaxed", "hv-vpindex"))
+    assert str(broken_emulation(str(program), emulated)) == (
+        f"spec.domain.features.hyperv: QEMU's own CPU cannot have them: QEMU says qemu: {VP_INDEX}; run it with KVM, "
+        "or leave out vpindex, synic, synictimer, tlbflush and ipi"
+    )
+    assert Path(f"{program}.called").read_text().endswith(" -machine q35,accel=tcg -cpu max,hv-relaxed,hv-vpindex\n")
+    assert broken_emulation(str(program), emulated._replace(hyperv=())) is None
+
+
+def test_a_real_qemu_says_it_as_well_as_long_as_it_has_no_vpindex() -> None:
+    program = "qemu-system-x86_64"
+    if (version := qemu_version(program)) is None:
+        pytest.skip("no QEMU here")
+    assert broken_emulation(program, QEMUNames("x86_64", "q35", "qemu", "max", ("hv-relaxed", "hv-vapic"))) is None
+    found = broken_emulation(program, QEMUNames("x86_64", "q35", "qemu", "max", ("hv-vpindex",)))
+    assert (found is None) == (version > (8,))
+    assert found is None or VP_INDEX in str(found)

@@ -74,3 +74,30 @@ def test_a_disk_that_the_node_has_to_cache_is_a_warning(tmp_path: Path) -> None:
             (),
         )
     )
+
+
+def test_one_image_is_no_two_disks_if_one_of_them_is_written_to(tmp_path: Path) -> None:
+    """As a claim that two volumes name, or a file with two names: QEMU fails to get its lock."""
+    write(tmp_path, {paths.disk_image("a"): ""})
+    for name in "bc":
+        place = tmp_path / paths.disk_image(name).lstrip("/")
+        place.parent.mkdir(parents=True)
+        place.hardlink_to(tmp_path / paths.disk_image("a").lstrip("/"))
+    written = [f"{{name: {name}, persistentVolumeClaim: {{claimName: same}}}}" for name in "ab"]
+    below = "{name: c, ephemeral: {persistentVolumeClaim: {claimName: same}}}"
+
+    def errors(*volumes: str, disks: str = "") -> list[str]:
+        domain = f"      disks: [{disks}]\n"
+        return said(tmp_path, domain=domain, below=f"  volumes: [{', '.join(volumes)}]\n")
+
+    assert errors(*written, below) == [
+        f"the volumes {first!r} and {second!r}: are one image, {paths.disk_image(second)}, and QEMU writes to no image "
+        "that it has open twice; give each an image of its own, or make both disks read-only or shareable"
+        for first, second in ("ab", "ac", "bc")
+    ]
+    reads = "{name: a, disk: {bus: virtio, readonly: true}}, {name: b, cdrom: {bus: scsi}}"
+    assert errors(*written, below, disks=reads) == []
+    shared = "{name: a, disk: {bus: virtio}, shareable: true}, {name: b, disk: {bus: virtio}, shareable: true}"
+    assert errors(*written, disks=shared) == []
+    (found,) = errors(*written, disks=shared.replace(", shareable: true}, {", "}, {"))
+    assert found.startswith("the volumes 'a' and 'b': are one image")

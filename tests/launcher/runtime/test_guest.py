@@ -21,8 +21,9 @@ from launcher.runtime.sockets import socket_directory
 from launcher.runtime.vm import Change
 from program.errors import Refusal
 from tests.launcher import kernels
+from tests.launcher.cases import case
 from tests.launcher.guests import a_vm, ending, started
-from tests.launcher.vms import domain_of, read_manifest, vmi_text, write_vmi
+from tests.launcher.vms import DEBIAN_12, domain_of, read_manifest, vmi_text, write_vmi
 from tests.processes import running
 
 
@@ -84,6 +85,21 @@ def test_a_name_that_qemu_has_not_is_refused_before_the_domain_is_defined(
 def test_names_that_qemu_has_and_those_of_another_hypervisor_are_not_refused(embedded_uri: str, xml: str) -> None:
     for uri, text in ((embedded_uri, xml.replace('type="kvm"', 'type="qemu"')), ("test:///default", xml)):
         assert guest.unknown_names_at(uri, text) == ()
+
+
+def test_a_libvirt_that_is_built_without_passt_says_so_before_the_domain_is_defined(
+    embedded_uri: str,
+) -> None:
+    """It was: cannot define the domain: XML error: Invalid value for attribute 'type' in element 'backend': 'passt';
+    report it."""
+    emulated = case("interface-masquerade").xml("--emulation")
+    problems = [str(problem) for problem in guest.unknown_names_at(embedded_uri, emulated)]
+    if libvirt.getVersion() > DEBIAN_12:
+        assert problems == []
+    else:
+        (problem,) = problems
+        assert problem.startswith("interface 'default': is passt's, and the libvirt here is built without it")
+        assert "devices.autoattachPodInterface: false" in problem
 
 
 #: libvirtd's exit status where it got no socket, or none of the kernel's netlink: seen once on a busy machine.
