@@ -86,13 +86,17 @@ def _hook() -> int:
 
 @contextmanager
 def _served(plan: "RunPlan", vm: "VM") -> "Iterator[None]":
-    """Have the VM's control socket and its port for metrics, where the plan has them."""
+    """Have the VM's control socket, its port for metrics and its disk with its host's, where the plan has them."""
     from launcher.control import listener as control
     from launcher.metrics import listener as metrics
 
     with ExitStack() as stack:
         if plan.metrics is not None:
             stack.enter_context(metrics.served(plan.metrics, vm, plan.xml, plan.sys))
+        if plan.downward_metrics is not None:
+            from launcher.metrics.downward import refreshed
+
+            stack.enter_context(refreshed(plan.downward_metrics, plan.node, vm, plan.sys))
         if plan.control is not None:
             stack.enter_context(control.served(plan.control, vm))
         yield

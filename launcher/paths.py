@@ -63,6 +63,8 @@ _OWN = (
 )
 #: The one ISO of the service account's token; a VM has at most one such volume.
 SERVICE_ACCOUNT_ISO = f"{PRIVATE}/service-account-disk/service-account.iso"
+#: The disk with the host's metrics, beside the ISOs of downwardAPI (KubeVirt's pkg/config, DownwardMetricDisk).
+DOWNWARD_METRICS = f"{PRIVATE}/downwardapi-disks/vhostmd0"
 
 
 def disk_image(volume: str, file: str = "disk.img") -> str:

@@ -1,5 +1,6 @@
 """gpu-launcher run: makes the plan of a VM. launcher.runtime has the processes that follow the plan."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,10 @@ import typer
 from launcher.commands.answers import clear
 from launcher.commands.local import Local, located
 from launcher.domain import domain_name, socket_directory
+from launcher.manifest.identity import NODE
 from launcher.network.attachments import refuse_forwarded
 from launcher.network.passt import script
-from launcher.paths import CONTROL_SOCKET, SOCKET_IN_ROOT
+from launcher.paths import CONTROL_SOCKET, DOWNWARD_METRICS, SOCKET_IN_ROOT
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import DEFAULT_URI, has_qemu_here, root_of
@@ -100,10 +102,18 @@ def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:
         control=control,
         credentials=credentials_of(vmi),
         shares=shares_of(vmi) if has_qemu_here(uri) else (),
+        downward_metrics=_downward_metrics(start),
+        node=start.pod.environ.get(NODE) or os.uname().nodename,
         passt=script(start.network_cards),
         asks_nvidia_smi=metadata.annotations.asks_nvidia_smi,
         fabric_manager=start.pod.environ.get(FABRIC_MANAGER),
     )
+
+
+def _downward_metrics(start: Start) -> Path | None:
+    """Return the disk that is kept fresh for the guest, if this process makes it."""
+    is_wanted = any(volume.downwardMetrics is not None for volume in start.vmi.spec.volumes)
+    return Path(start.facts.place(DOWNWARD_METRICS)) if is_wanted and start.needs else None
 
 
 def _refuse_what_was_not_done(user: int | None, give: list[Path] | None, limits: list[str] | None) -> None:

@@ -31,7 +31,8 @@ class DiskSource(NamedTuple):
     """What a disk reads and writes. `block`: whether `path` is a block device, and not a file. `below`: the image that
     a qcow2 overlay is over.
 
-    `unmap`: whether also a CD-ROM's source passes discards on. No CD-ROM sends any.
+    `unmap`: whether also a CD-ROM's source passes discards on. No CD-ROM sends any. `read_only`: whatever the disk asks
+    for.
     """
 
     path: str
@@ -39,6 +40,7 @@ class DiskSource(NamedTuple):
     block: bool = False
     below: "DiskSource | None" = None
     unmap: bool = True
+    read_only: bool = False
 
     @property
     def type(self) -> Literal["block", "file"]:
@@ -70,6 +72,8 @@ def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Disk
             return _made(place(paths.cloud_init_iso("configdrive", metadata.namespace, metadata.name)))
         case "serviceAccount":
             return _made(paths.SERVICE_ACCOUNT_ISO)
+        case "downwardMetrics":
+            return DiskSource(place(paths.DOWNWARD_METRICS), read_only=True)
         case "containerPath":
             raise AssertionError("it is no disk")
         case "configMap" | "secret" | "downwardAPI" | "sysprep":
@@ -112,7 +116,10 @@ def _made(path: str) -> DiskSource:
 
 
 def iso_directory(volume: Volume) -> str | None:
-    """Return where the ISO with the volume's files is made; None for a volume that is mounted or made elsewhere."""
+    """Return where the ISO with the volume's files, or the disk with the host's metrics, is made; None for a volume
+    that is mounted or made elsewhere."""
+    if volume.kind == "downwardMetrics":
+        return str(PurePosixPath(paths.DOWNWARD_METRICS).parent)
     if volume.kind == "serviceAccount":
         return str(PurePosixPath(paths.SERVICE_ACCOUNT_ISO).parent)
     if volume.kind in _DIRECTORIES:

@@ -64,7 +64,7 @@ def _disk(disk: GuestDisk, driver: Element) -> Element:
             element.append(E.backingStore())
     tray = {"tray": target.tray} if isinstance(target, CDROMTarget) else {}
     element.append(E.target(dev=disk.device, bus=disk.bus, **tray))
-    if target.readonly:
+    if target.readonly or (source is not None and source.read_only):
         element.append(E.readonly())
     if asked.shareable:
         element.append(E.shareable())

@@ -85,7 +85,7 @@ class Devices(Object):
         None, Refused("USB redirection is served by KubeVirt's API, which is not there", "leave it out")
     ] = None
     downwardMetrics: Annotated[
-        None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
+        None, Refused("there is no server of metrics behind a serial port", "write a volume with downwardMetrics: {}")
     ] = None
     filesystems: Items[Filesystem] = ()
 

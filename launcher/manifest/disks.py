@@ -163,6 +163,9 @@ def _check_disk(disk: Disk, volume: Volume | None, architecture: str) -> None:
     _check_bus(disk, disk.bus(architecture), subject, architecture)
     if volume is not None:
         _check_volume(disk, volume, subject)
+        if volume.kind == "downwardMetrics" and (disk.target.device != "disk" or disk.bus(architecture) != "virtio"):
+            wrong = f"{subject} is over downwardMetrics, which vm-dump-metrics finds on virtio alone"
+            raise Nonsense(wrong, "write disk: {bus: virtio}")
     elif disk.cdrom is None:
         raise Nonsense(f"{subject} has no volume", "expected one of that name in volumes")
 

@@ -12,6 +12,8 @@ from program.errors import UserError
 
 #: The pod's variables with its namespace, and with the VM's name there.
 NAMESPACE, NAME = "GPU_LAUNCHER_NAMESPACE", "GPU_LAUNCHER_NAME"
+#: The pod's variable with the name of its node.
+NODE = "GPU_LAUNCHER_NODE"
 _FLAG = "--namespace"
 
 

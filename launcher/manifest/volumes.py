@@ -57,6 +57,7 @@ VolumeKind = Literal[
     "serviceAccount",
     "downwardAPI",
     "sysprep",
+    "downwardMetrics",
     "containerPath",
 ]
 KINDS: tuple[VolumeKind, ...] = get_args(VolumeKind)
@@ -201,6 +202,10 @@ class ServiceAccountVolume(Object):
     serviceAccountName: DNSName
 
 
+class DownwardMetrics(Object):
+    """Metrics of the host and the guest, as a disk of vhostmd's."""
+
+
 class ContainerPath(Object):
     """A directory of the launcher's container: what somebody else has mounted there, as a cloud's webhook does."""
 
@@ -232,9 +237,7 @@ class Volume(Object):
     downwardAPI: DownwardAPIVolume | None = None
     sysprep: Sysprep | None = None
     containerPath: ContainerPath | None = None
-    downwardMetrics: Annotated[
-        None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
-    ] = None
+    downwardMetrics: DownwardMetrics | None = None
     memoryDump: Annotated[
         None, Refused("memory dumps are made by KubeVirt's handler, which is not there", "leave it out")
     ] = None
@@ -322,5 +325,6 @@ def check_templates(templates: tuple[DataVolumeTemplate, ...], volumes: Iterable
 # They have one file each in the pod; and a guest's cloud-init looks for one data source.
 _ONCE: dict[tuple[VolumeKind, ...], str] = {
     ("serviceAccount",): "a serviceAccount",
+    ("downwardMetrics",): "the host's metrics",
     ("cloudInitNoCloud", "cloudInitConfigDrive"): "cloud-init's",
 }

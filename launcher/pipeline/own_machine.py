@@ -136,7 +136,7 @@ def _is_made_here(volume: Volume) -> bool:
     cloud_init: CloudInit | None = volume.cloudInitNoCloud or volume.cloudInitConfigDrive
     if cloud_init is not None:
         return cloud_init.secretRef is None and cloud_init.networkDataSecretRef is None
-    return volume.emptyDisk is not None
+    return volume.emptyDisk is not None or volume.downwardMetrics is not None
 
 
 def _only_there(what: str, wrong: str, fix: str) -> UserError:

@@ -5,9 +5,9 @@ from typing import Any
 
 from launcher import paths
 from launcher.manifest.guest import guest_of
-from launcher.manifest.identity import NAME, NAMESPACE
+from launcher.manifest.identity import NAME, NAMESPACE, NODE
 from launcher.manifest.parser import Given
-from launcher.manifest.spec import Metadata
+from launcher.manifest.spec import Metadata, Spec
 from launcher.network.attachments import refuse_forwarded
 from launcher.pod.claims import ClaimTemplate, by_claim
 from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
@@ -192,7 +192,7 @@ def _pod(
         "name": _CONTAINER,
         "image": image,
         "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handed, *flags],
-        "env": _environ(),
+        "env": _environ(spec),
         **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),
         "securityContext": container_security(spec, guest, block, confinement),
@@ -230,10 +230,12 @@ def _show_metrics(pod: PodObject, port: int) -> None:
     metadata["annotations"] = {_SCRAPED: "true", _SCRAPED_PORT: str(port), **metadata["annotations"]}
 
 
-def _environ() -> list[PodObject]:
-    """Who the VM is, as the pod knows best, and where libvirt and swtpm look for their files when they are not
-    root's."""
+def _environ(spec: Spec) -> list[PodObject]:
+    """Who the VM is, as the pod knows best, on which node if the guest is told, and where libvirt and swtpm look for
+    their files when they are not root's."""
     fields = {NAMESPACE: "metadata.namespace", NAME: "metadata.name"}
+    if any(volume.downwardMetrics is not None for volume in spec.volumes):
+        fields[NODE] = "spec.nodeName"
     return [
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
         *(

@@ -194,7 +194,7 @@ def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator
                 yield from _cloud_init(volume.name, cloud_init)
             case "configMap" | "secret" | "downwardAPI" | "sysprep":
                 yield Mount(volume.name, _files(volume, index), directory_of(volume), read_only=True)
-            case "emptyDisk" | "serviceAccount" | "containerPath":
+            case "emptyDisk" | "serviceAccount" | "downwardMetrics" | "containerPath":
                 pass  # made in an empty volume; mounted by the kubelet, or by a webhook
 
 

@@ -283,6 +283,12 @@ def statistics(domain: Any) -> Mapping[str, Any]:
     return numbers
 
 
+def qemu_of(domain: Any) -> str:
+    """Return the version of the QEMU that libvirt has, like 10.0.2."""
+    with asked("tell QEMU's version"):
+        return shown(numbered(domain.connect().getVersion()))
+
+
 def ask_agent(domain: Any, command: str, seconds: int) -> str:
     """Send a command to the guest's agent and return its answer, both JSON of its protocol (launcher.runtime.agent).
 

@@ -25,6 +25,7 @@ class RunPlan:
     shut down; a guest without `acpi` is not asked to. `paused`: the VM starts paused, until somebody resumes it.
     `control`: the control socket, None for none. `metrics`: the port for them, None for none. `sys` stands for /sys.
     `credentials` are for the guest's agent, `shares` for virtiofsd.
+    `downward_metrics`: the guest's disk with metrics of its host, None for none, and what the host, `node`, is called.
     `passt`: the script that libvirt calls as passt; None if the guest has no network. `asks_nvidia_smi`: the guest's
     agent may be asked to run it. `fabric_manager`: the version of the one that gave the guest's GPUs their NVLinks.
     """
@@ -45,6 +46,8 @@ class RunPlan:
     sys: Path = Path("/sys")
     credentials: tuple[AgentCredential, ...] = ()
     shares: tuple[Share, ...] = ()
+    downward_metrics: Path | None = None
+    node: str = ""
     passt: str | None = None
     asks_nvidia_smi: bool = False
     fabric_manager: str | None = None

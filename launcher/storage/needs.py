@@ -38,6 +38,7 @@ from launcher.storage.media import (
 from launcher.storage.places import whole_blocks
 from launcher.storage.qcow2 import refuse_unfit
 from launcher.storage.regular_files import mounted_files, refuse_all_but_files, regular_file
+from launcher.storage.vhostmd import disk_of, text_of
 from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20
@@ -115,6 +116,8 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
             return (EmptyImage(file, size, stays=facts.own is None),)
         case "hostDisk":
             return _of_node(whose, volume, file)
+        case "downwardMetrics":
+            return (Content(file, disk_of(text_of(()))),)
         case _:
             return (Medium(file, _iso(vmi, volume, root)),)
 
