@@ -56,6 +56,13 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert [str(page.relative_to(ROOT)) for page in PAGES if page not in reached] == []
 
 
+def test_what_stays_refused_is_refused_in_the_words_of_its_page() -> None:
+    words = re.findall(r"^\| .* \| `([^`]+)` \|$", (ROOT / "docs/refused.md").read_text(), re.MULTILINE)
+    refused = [path.read_text().partition("\n")[0] for path in (ROOT / "tests/fixtures/refused").iterdir()]
+    assert len(words) == 4
+    assert [each for each in words if not any(each in line for line in refused)] == []
+
+
 def test_the_readme_has_at_most_1500_words() -> None:
     assert len(README.read_text().split()) <= 1500
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID, uuid5
 
-from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
 from launcher.guest import ROM_OF, SEATS_OF
 from launcher.manifest import relations
@@ -43,6 +43,14 @@ _NOTHING = Annotations()
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 _LONGEST_NAME = 240
 _LONGEST_LABEL = 63
+
+
+def _no_receiver(strategy: Any) -> Any:
+    if strategy == "WaitAsReceiver":
+        raise Nonsense(
+            "'WaitAsReceiver' waits for a live migration, which there is none of", "write Halted, then Always"
+        )
+    return strategy
 
 
 def _annotations(value: Any) -> Annotations:
@@ -359,7 +367,9 @@ class VirtualMachineSpec(Object):
     """What makes an instance. `runStrategy` and `running` say when; that is decided before the launcher starts."""
 
     template: Template
-    runStrategy: Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"] | None = None
+    runStrategy: Annotated[
+        Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"] | None, BeforeValidator(_no_receiver)
+    ] = None
     running: bool | None = None
     dataVolumeTemplates: Items[DataVolumeTemplate] = ()
     instancetype: InstancetypeMatcher | None = None
