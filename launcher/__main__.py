@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from launcher.runtime.plan import RunPlan
     from launcher.runtime.vm import VM
+    from program.problem import Severity
 
 
 def main() -> None:
@@ -41,11 +42,11 @@ def _log() -> None:
     start_logging(sys.argv[1:])
 
 
-def _say(line: str) -> None:
+def _say(line: str, severity: "Severity | None" = None) -> None:
     _log()
     from program.log import told
 
-    told("gpu-launcher", line)
+    told("gpu-launcher", line, severity)
 
 
 def _command() -> Any:
@@ -105,11 +106,15 @@ def _served(plan: "RunPlan", vm: "VM") -> "Iterator[None]":
 def _run() -> int:
     """Run a VM in three processes, each forked before the imports that only the next one needs (docs/decisions/0022):
     this one supervises, its worker stays with libvirt, and the worker's child makes the plan and ends."""
-    from launcher.runtime.embedded import forget_ready
+    from launcher.runtime.embedded import forget_ready, is_own_machine
     from launcher.runtime.iommufd import opened
     from launcher.runtime.supervise import grace_in, supervise
     from launcher.runtime.user import asked_for, become
 
+    if is_own_machine(sys.argv[2:]) and os.geteuid() == 0:
+        from launcher.runtime.own_user import start_over
+
+        start_over(sys.argv[2:], _say)
     iommufd = opened()  # as root, if it is: later, with the VM known, this process is its user
     if (handover := asked_for(sys.argv[2:])) is not None:
         become(handover)

@@ -135,6 +135,10 @@ def image_volume(volume: str) -> str:
     return f"/var/run/kubevirt/image-volumes/{volume}"
 
 
+#: Where root makes directories for a VM's user that has none of its own, below them by its number.
+RUN_OF_USERS, STATE_OF_USERS = Path(LIBVIRT_ROOT), Path("/var/lib/gpu-launcher")
+
+
 def runtime_directory(environ: Mapping[str, str], user: int) -> Path | None:
     """Return where the VMs of this user have a directory each while they run without a pod; None if there is no place
     for that. (XDG Base Directory Specification; sudo sets no XDG_RUNTIME_DIR.)"""

@@ -41,6 +41,11 @@ class PCIAddress:
             raise InvalidPCIAddress(text)
         return cls(**{part: int(digits, 16) for part, digits in match.groupdict().items()})
 
+    @classmethod
+    def parse_short(cls, text: str) -> Self:
+        """Read an address of domain 0 without its domain too, `41:00.0`, as lspci prints it."""
+        return cls.parse(text if text.count(":") > 1 else f"0000:{text}")
+
     def __str__(self) -> str:
         return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"
 

@@ -77,19 +77,20 @@ OWN_MACHINE = Wording(
     absent="is not on this machine",
     user="this user",
     kvm_missing="turn virtualization on in the firmware, and load kvm_intel or kvm_amd",
-    kvm_closed="become a member of its group (sudo usermod -aG kvm $USER), and log in again",
+    kvm_closed="become a member of its group (sudo usermod -aG kvm $USER), and log in again; or call this with sudo",
     memlock="raise the user's limit as root, in /etc/security/limits.d: USER hard memlock unlimited (for a service of "
-    "systemd's, LimitMEMLOCK=infinity), and log in again; ulimit -Hl shows it",
+    "systemd's, LimitMEMLOCK=infinity), and log in again; ulimit -Hl shows it; or call this with sudo",
     bind=": sudo gpu-plugin bind {address}",
     or_anew=", or name another card: gpu-plugin inventory lists them",
     stale="",
     no_node="bind the card to vfio-pci again: sudo gpu-plugin unbind, and bind",
     no_vfio="load it: sudo modprobe vfio-pci",
     no_access="give it to the user that starts the VM: sudo chown $USER {path}, until the next boot; a rule of udev's "
-    "lasts",
+    "lasts; or call this with sudo",
     not_allowed="the kernel's log may say why",
-    in_use="end the guest or the program that has the card: sudo fuser -v {path} names it",
-    no_disk_access="let its owner be the user that starts the VM (sudo chown $USER {path}), or the disk be read-only",
+    in_use="end the guest or the program that has the card: sudo find /proc/[0-9]*/fd -lname {path} "
+    "prints its number (fuser does not, if root has lent the card)",
+    no_disk_access="let its owner be the user that the VM runs as (sudo chown USER {path}), or the disk be read-only",
     room="make room there: a full one pauses the guest",
     no_quotes="start the machine's Quote Generation Service (Intel DCAP's qgsd), and let the user that starts the VM "
     "connect to it",

@@ -1,5 +1,6 @@
 """gpu-launcher check."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +20,13 @@ from launcher.pipeline.pod import SYS
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import is_taken, root_of
+from launcher.runtime.own_user import start_over
 from launcher.runtime.user import become_owner_of
 from program.child import spawned
 from program.commands import AsJSON
-from program.errors import Refusal
+from program.errors import Refusal, UserError
 from program.finding import Finding, worst, worst_first
+from program.log import told
 from program.output import print_text
 from program.problem import Problem, Severity
 from program.terminal import is_coloured
@@ -48,6 +51,9 @@ def check(
     No guest is started and nothing is left. The exit code is 0 where there is nothing to say, 3 for warnings, 4 for
     errors, with which `run` does not start it.
     """
+    start_over(sys.argv[2:], partial(told, "gpu-launcher"))
+    if (flags.user is not None or flags.give or flags.limits) and not flags.is_own_machine:
+        raise UserError("--user, --give and --raise", "are for a VM without a cluster here", "leave them out")
     become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
     given, pod, uri, own = located(flags)
     if dev is None and flags.sysfs == SYS:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher.paths import CONTROL_SOCKET, SOCKET_IN_ROOT, runtime_directory
+from launcher.paths import CONTROL_SOCKET, RUN_OF_USERS, SOCKET_IN_ROOT, runtime_directory
 from launcher.runtime.user import become_owner_of
 from program.errors import Refusal, UserError
 from program.output import aligned, print_bytes, print_text
@@ -110,13 +110,17 @@ def ctl(
 
 
 def _socket_here() -> Path:
-    """The pod's socket; on an own machine that of the user's one VM. UserError if the user has several, Refusal if
-    there is none."""
+    """The pod's socket; on an own machine that of the user's one VM, for root also of those that root has started as
+    other users. UserError if there are several, Refusal if there is none."""
     in_pod = Path(CONTROL_SOCKET)
     base = runtime_directory(os.environ, os.getuid())
     if base is None or in_pod.exists():
         return in_pod
-    found = sorted(base.glob(f"*/{SOCKET_IN_ROOT}"))
+    bases = [base]
+    if os.getuid() == 0:  # whose VMs are other users' (launcher.runtime.own_user)
+        callers = Path("/run/user", os.environ.get("SUDO_UID", "0"), base.name)
+        bases += [callers, *RUN_OF_USERS.glob(f"*/{base.name}")]
+    found = sorted({socket for each in bases for socket in each.glob(f"*/{SOCKET_IN_ROOT}")})
     if len(found) > 1:
         raise UserError("--socket", f"several VMs of yours are here: {', '.join(map(str, found))}", "name one of them")
     if not found:

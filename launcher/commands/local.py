@@ -13,6 +13,8 @@ from launcher.manifest.parser import Given
 from launcher.pipeline.own_machine import own_machine
 from launcher.pipeline.pod import SYS, Pod, this_pod, with_gpus
 from launcher.runtime.embedded import DEFAULT_URI, uri_of
+from launcher.runtime.own_user import named_user
+from launcher.runtime.user import LIMITS
 from program.errors import UserError
 
 
@@ -38,6 +40,33 @@ class Local(VMFlags):
             help="Without a cluster: a port of 127.0.0.1 for one of the guest's, like 2222:22; may be given again.",
         ),
     ] = None
+    user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|UID",
+            help="As root: be this user. Without a cluster also QEMU is root only if this names root.  [default: who "
+            "called sudo, else libvirt-qemu or qemu; in a pod root]",
+        ),
+    ] = None
+    give: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="What that user is to have: a file or a device, in a pod of /dev all nodes below it; may be given "
+            "again.",
+        ),
+    ] = None
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--raise", metavar="LIMIT", help=f"A limit to raise before: {' or '.join(LIMITS)}; may be given again."
+        ),
+    ] = None
+
+    @property
+    def is_own_machine(self) -> bool:
+        """Return whether the VM has a place without a cluster."""
+        return bool(self.gpu or self.disk or self.port)
 
 
 class Located(NamedTuple):
@@ -54,13 +83,21 @@ def located(flags: Local) -> Located:
     pod = this_pod(flags.sysfs)
     given = one_vm(flags, pod.environ)
     vmi = given.instance
-    if not (flags.gpu or flags.disk or flags.port):
+    if not flags.is_own_machine:
         return Located(given, pod, flags.connect, None)
     if flags.connect != DEFAULT_URI:
         raise UserError(
             "--connect", "is for another libvirt than --gpu, --disk and --port", "leave one or the other out"
         )
+    _refuse_what_root_did_not_do(flags)
     disks = flags.disk or []
     refuse_other_volumes([vmi], {"--disk": [setting.partition("=")[0] for setting in disks]})
     own = own_machine(vmi, disks, flags.port or [], pod.environ, os.getuid())
     return Located(given, with_gpus(pod, flags.gpu or [], vmi), uri_of(own.run), own)
+
+
+def _refuse_what_root_did_not_do(flags: Local) -> None:
+    """Compare the flags with this process, which launcher.runtime.own_user has started if root has called it."""
+    if flags.user is not None and named_user(flags.user).pw_uid != os.getuid():
+        fix = "leave it out, or call it with sudo"
+        raise UserError(f"--user {flags.user}", "is another user, which only root can become", fix)

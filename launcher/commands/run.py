@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -19,12 +20,13 @@ from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.runtime.plan import RunPlan
-from launcher.runtime.user import LIMITS, Handover, asked_for
+from launcher.runtime.user import LIMITS, asked_for
 from launcher.runtime.vm import VMIdentity
 from launcher.runtime.worker import TO_ITS_END
 from launcher.storage.needs import credentials_of, shares_of
 from pci.resource import FABRIC_MANAGER
 from program import errors
+from program.bootstrap import values_of
 from program.errors import UserError
 from program.flags import Flag
 from program.log import LogFlags
@@ -34,23 +36,6 @@ from program.ports import METAVAR, HTTPPort, http_port
 def run(
     flags: Local,
     logs: LogFlags,
-    user: Annotated[
-        int | None,
-        typer.Option(metavar="UID", help="As root: be this user and group, as soon as --give and --raise are done."),
-    ] = None,
-    give: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="PATH",
-            help="What --user is to own: a file, or of /dev all nodes below it; may be repeated.",
-        ),
-    ] = None,
-    limits: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--raise", metavar="LIMIT", help=f"A limit to raise before: {' or '.join(LIMITS)}; may be repeated."
-        ),
-    ] = None,
     to_its_end: Annotated[
         bool,
         typer.Option(TO_ITS_END, help="Exit with 16 if the VM is asked to end before its guest has, as in a Job."),
@@ -69,7 +54,7 @@ def run(
 ) -> RunPlan:
     """Define and start a VM, and stay with it until it ends."""
     root_of(flags.connect)  # a wrong URI is the first error
-    _refuse_what_was_not_done(user, give, limits)
+    _refuse_what_was_not_done(flags)
     given, pod, uri, own = located(flags)
     control = socket or _control_socket(uri, root_of(uri))
     start = start_of(given.instance, pod, Here(uri=uri, emulation=flags.emulation, own=own))
@@ -116,15 +101,28 @@ def _downward_metrics(start: Start) -> Path | None:
     return Path(start.facts.place(DOWNWARD_METRICS)) if is_wanted and start.needs else None
 
 
-def _refuse_what_was_not_done(user: int | None, give: list[Path] | None, limits: list[str] | None) -> None:
-    """Compare the flags with what the first process has done by its own reading of them (launcher.runtime.user)."""
-    if user is None and (give or limits):
+def _refuse_what_was_not_done(flags: Local) -> None:
+    """Compare the flags with what the first process has done by its own reading of them (launcher.runtime.user, and
+    own_user on an own machine)."""
+    limits = flags.limits or []
+    if flags.user is None and (flags.give or limits) and not flags.is_own_machine:
         raise UserError("--give and --raise", "are for nobody", "expected --user=UID as well, whom they are for")
-    asked = None if user is None else Handover(user, tuple(give or ()), tuple(limits or ()))
-    if asked != asked_for(sys.argv[1:]):
+    read: dict[str, Sequence[str | Path]] = {
+        "--user": [] if flags.user is None else [flags.user],
+        "--give": flags.give or [],
+        "--raise": limits,
+        "--gpu": flags.gpu or [],
+        "--disk": flags.disk or [],
+        "--port": flags.port or [],
+    }
+    ahead: dict[str, Sequence[str | Path]] = {flag: values_of(flag, sys.argv[2:]) for flag in read}
+    ahead |= {"--user": ahead["--user"][-1:], "--give": [*map(Path, ahead["--give"])]}
+    is_number = flags.user is None or asked_for(sys.argv[2:]) is not None
+    if ahead != read or not (is_number or flags.is_own_machine):
         wrong = "are read before any other flag, which was not understood so"
-        raise UserError("--user, --give and --raise", wrong, "write each as one word, like --user=107, in digits")
-    if unknown := [limit for limit in limits or () if limit not in LIMITS]:
+        fix = "write each as one word, like --user=107, in a pod in digits"
+        raise UserError(", ".join(read), wrong, fix)
+    if unknown := [limit for limit in limits if limit not in LIMITS]:
         raise UserError(f"--raise={unknown[0]}", "is no limit that it raises", f"expected {' or '.join(LIMITS)}")
 
 

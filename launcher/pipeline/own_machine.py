@@ -17,7 +17,8 @@ from program.errors import ProgramError, Refusal, UserError, together
 
 #: Bytes of the root's path: libvirt's monitor of QEMU, below it, takes 52 of a socket's 107.
 _LONGEST = 55
-_SHORT = 27  # characters of a VM's directory, below /run/user/1000/gpu-launcher
+_SHORT = 27  # characters of a VM's directory, below /run/user/1000/gpu-launcher; fewer where less is left of _LONGEST
+_SHORTEST = 12
 _UNNEEDED = "leave it out"
 
 
@@ -55,12 +56,13 @@ def variables_of(gpus: Sequence[str], entries: Sequence[Entry]) -> Mapping[str, 
 
 def _directories(vmi: VirtualMachineInstance, environ: Mapping[str, str], user: int) -> tuple[Path, Path]:
     """The VM's directory for what is made, and libvirt's root."""
-    domain = domain_name(vmi.metadata)
-    name = domain if len(domain) <= _SHORT else f"{domain[: _SHORT - 9]}-{str(vmi.uuid)[:8]}"
     place = runtime_directory(environ, user)
     if place is None:
         fix = "log in as this user (by ssh, or machinectl shell), or name a directory that is this user's alone"
         raise Refusal("XDG_RUNTIME_DIR", "is not set, and the VM's sockets belong there", fix)
+    domain = domain_name(vmi.metadata)
+    room = min(_SHORT, max(_SHORTEST, _LONGEST - len(os.fsencode(place)) - 1))
+    name = domain if len(domain) <= room else f"{domain[: room - 9]}-{str(vmi.uuid)[:8]}"
     run, state = place / name, state_directory(environ) / domain
     if not f"{run}{state}".isprintable():
         wrong = f"{str(run)!r} or {str(state)!r} has a character that cannot be printed"
@@ -73,7 +75,7 @@ def _directories(vmi: VirtualMachineInstance, environ: Mapping[str, str], user: 
 
 def _address(text: str) -> PCIAddress:
     try:
-        return PCIAddress.parse(text if text.count(":") > 1 else f"0000:{text}")  # as lspci prints it
+        return PCIAddress.parse_short(text)
     except InvalidPCIAddress as error:
         raise UserError(f"--gpu {text}", "is no PCI address", error.fix) from error
 

@@ -74,11 +74,16 @@ def uri_of(root: Path) -> str:
     return f"qemu:///embed?root={quote(str(root))}"
 
 
+def is_own_machine(arguments: Sequence[str]) -> bool:
+    """Return whether a command's arguments name what a VM on an own machine has in place of a cluster's."""
+    return any(values_of(flag, arguments) for flag in OWN_MACHINE)
+
+
 def asked_for(arguments: Sequence[str]) -> str:
     """Return the URI in `run`'s arguments; "" on an own machine, where it follows from the VM. This process has no
     library that reads command lines, so it cannot tell whether the arguments are right; its child can, and does.
     """
-    if any(values_of(flag, arguments) for flag in OWN_MACHINE):
+    if is_own_machine(arguments):
         return ""
     return [DEFAULT_URI, *values_of("--connect", arguments)][-1]
 

@@ -7,7 +7,7 @@ From then on the launcher, libvirt, QEMU and their children have no capability a
 import os
 import resource
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,11 +54,7 @@ def become(handover: Handover) -> None:
     user = handover.user
     if os.geteuid() == user:
         return
-    for limit in handover.limits:
-        if limit in LIMITS:
-            number, value = LIMITS[limit]
-            with suppress(ValueError, OSError):  # ValueError is Python's for EPERM
-                resource.setrlimit(number, (value, value))
+    raise_limits(handover.limits)
     try:
         for path in handover.given:
             for file in _given(path):
@@ -79,11 +75,20 @@ def become(handover: Handover) -> None:
     prctl(PR_SET_DUMPABLE, 1)
 
 
+def raise_limits(names: Iterable[str]) -> None:
+    """Raise these limits of LIMITS for this process, as far as it may; other names are passed over."""
+    for limit in names:
+        if limit in LIMITS:
+            number, value = LIMITS[limit]
+            with suppress(ValueError, OSError):  # ValueError is Python's for EPERM
+                resource.setrlimit(number, (value, value))
+
+
 def become_owner_of(path: Path) -> None:
     """If this process is root, become the owner of the file, if it exists: in a container root has no CAP_DAC_OVERRIDE,
     and may not open another user's files."""
     try:
-        owner = path.stat().st_uid
+        owner = path.lstat().st_uid  # a link would name another user's
     except OSError:
         return
     if os.geteuid() == 0 != owner:

@@ -148,6 +148,8 @@ def test_the_page_from_a_clean_clone_to_ssh_and_back_without_root(machine: Runni
     log = tmp_path / "run.log"
     with machine.executing(*_session(f"exec {_RUN}{run}"), into=log) as launcher:
         machine.until("it runs", lambda: "default_my-vm is running" in log.read_text(), 120)
+        (qemu,) = machine.pids_of("qemu-system-x86")
+        status = Path(f"/proc/{qemu}/status").read_text()
         said = "".join(machine.exec(*_session(block.script), seconds=660) for block in page[start + 1 :])
         key = tmp_path / "home/.ssh/id_ed25519"
         os.chown(key, 0, 0)  # ssh takes no other's
@@ -158,6 +160,8 @@ def test_the_page_from_a_clean_clone_to_ssh_and_back_without_root(machine: Runni
         addresses = machine.from_outside("ss", "--listening", "--tcp", "--numeric", "--no-header")
         os.kill(min(machine.pids_of("gpu-launcher")), signal.SIGINT)
         assert launcher.wait(90) == 0, log.read_text()
+    assert f"\nUid:\t{_USER}\t{_USER}\t{_USER}\t{_USER}\n" in status
+    assert "\nCapEff:\t0000000000000000\n" in status
     assert "GUEST firmware EFI" in said
     assert "PNG" in said
     assert hello == "hello from (none)\n"

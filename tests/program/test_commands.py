@@ -58,7 +58,7 @@ def test_h_is_help(call: Command, program: str, command: list[str]) -> None:
         ("gpu-launcher", ("render", "--frobnicate"), "gpu-launcher render --help"),
         ("gpu-launcher", ("render",), "gpu-launcher render --help"),
         ("gpu-launcher", ("check", "--env", "X=1"), "gpu-launcher check --help"),
-        ("gpu-launcher", ("run", "--user", "root"), "gpu-launcher run --help"),
+        ("gpu-launcher", ("run", "--metrics", "eighty"), "gpu-launcher run --help"),
         ("gpu-launcher", ("ctl", "dance"), "gpu-launcher ctl --help"),
         ("gpu-launcher", ("hook", "domain.xml", "other.xml"), "gpu-launcher hook --help"),
         ("gpu-launcher", ("frobnicate",), "gpu-launcher --help"),

@@ -117,3 +117,19 @@ def test_a_limit_that_cannot_be_raised_stays_as_it_is() -> None:
 
 def test_who_is_that_user_already_has_nothing_to_hand_over() -> None:
     assert became("--user=107", "--give=/dev", within=("setpriv", "--reuid=107", "--clear-groups")).returncode == 0
+
+
+_BECOME_OWNER = "import os, sys; from pathlib import Path; from launcher.runtime.user import become_owner_of\n"
+_BECOME_OWNER += "become_owner_of(Path(sys.argv[1])); print(os.getuid())"
+
+
+def test_the_owner_of_a_file_is_not_who_owns_what_a_link_leads_to(tmp_path: Path) -> None:
+    """Whoever has a VM could otherwise have root's `ctl` ask another user's."""
+    socket, link = tmp_path / "socket", tmp_path / "link"
+    socket.touch()
+    os.chown(socket, 107, 107)
+    link.symlink_to(socket)
+    os.chown(link, 1000, 1000, follow_symlinks=False)
+    for path, user in ((socket, "107"), (link, "1000")):
+        call = [sys.executable, "-c", _BECOME_OWNER, str(path)]
+        assert subprocess.check_output(call, cwd=ROOT, text=True) == f"{user}\n"

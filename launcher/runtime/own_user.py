@@ -1,0 +1,258 @@
+"""As whom a VM runs on its user's own machine if root starts it: as root only if root is asked for by name.
+
+The launcher becomes the user before it reads the manifest. So libvirt, QEMU, passt, swtpm and qemu-img are that user
+too, with no capability and no way to get one. What the command line names and the user may not open, the user is lent
+in a mount namespace of this VM's own; nothing of the machine's own files is changed (docs/decisions/0060).
+"""
+
+import os
+import pwd
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from launcher.paths import RUN_OF_USERS, STATE_OF_USERS
+from launcher.runtime.embedded import is_own_machine
+from launcher.runtime.mounts import enter_own_namespace, lend_device, lend_file
+from launcher.runtime.user import raise_limits
+from pci.address import InvalidPCIAddress, PCIAddress
+from pci.sysfs.attribute import CannotLook
+from pci.sysfs.functions import NotSysfs, read_host
+from program.bootstrap import values_of
+from program.child import forked
+from program.errors import Refusal, UserError
+from program.prctl import PR_SET_NO_NEW_PRIVS, prctl
+from program.problem import Severity
+
+#: The users that distributions have for QEMU: Debian's and Ubuntu's, and Fedora's, which is 107 there.
+_FOR_QEMU = ("libvirt-qemu", "qemu")
+#: What stays of root's environment, in which there may be secrets.
+_KEPT = ("PATH", "LANG", "LANGUAGE", "LC_", "TERM", "TZ", "NO_COLOR", "PYTHON", "LIBVIRT_")
+_LOOKED_AT = 30.0  # seconds to find the nodes of cards in sysfs
+_DEV = Path("/dev")
+
+Say = Callable[[str, Severity], object]
+
+
+def start_over(arguments: Sequence[str], say: Say) -> None:
+    """Start this program anew as the VM's user, if this process is root and the arguments of `run` or `check` are those
+    of a VM on an own machine; return otherwise, also, with a warning, if they name root.
+
+    `say` gets a line about the user. Call this before there are threads. Raise UserError for a user that does not
+    exist, Refusal if there is none, or if the user lacks something that it cannot be lent.
+    """
+    if os.geteuid() != 0 or not is_own_machine(arguments):
+        return
+    user = user_of(arguments, os.environ)
+    if user.pw_uid == 0:
+        words = "a guest that takes over QEMU then has this whole machine; leave it out, or name another user"
+        say(f"--user {user.pw_name}: QEMU runs as root: {words}", Severity.WARNING)
+        return
+    try:
+        lent = _lent(arguments, user)
+        environ = _environment(user, os.environ)
+        raise_limits((*(["memlock"] if values_of("--gpu", arguments) else ()), *values_of("--raise", arguments)))
+        have = f", who has {', '.join(map(str, lent))} until it ends" if lent else ""
+        say(f"the VM runs as the user {user.pw_name}{have}; --user names another", Severity.NOTE)
+        # No other group: membership in one, like docker, may be as good as root.
+        os.setgroups([])
+        os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
+        os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
+    except OSError as error:
+        subject = error.filename or f"--user {user.pw_name}"
+        fix = "expected all of root's rights; without them, as in a container, start the VM as that user"
+        wrong = f"root cannot run the VM as {user.pw_name}: {error.strerror}"
+        raise Refusal(subject, wrong, fix) from error
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    # Anew: nothing of root's memory and environment stays, and /proc/self is the user's.
+    is_script = os.access(sys.argv[0], os.X_OK)
+    command = sys.argv if is_script else [sys.executable, *sys.orig_argv[1:]]
+    os.execve(command[0], command, environ)  # noqa: S606 (this program)
+
+
+def user_of(arguments: Sequence[str], environ: Mapping[str, str]) -> pwd.struct_passwd:
+    """Return the user that --user names, else who has called sudo, else the distribution's for QEMU."""
+    if named := values_of("--user", arguments):
+        return named_user(named[-1])
+    if (sudo := environ.get("SUDO_UID", "0")) != "0":
+        return _known(sudo, "SUDO_UID")
+    for name in _FOR_QEMU:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise Refusal(
+        "the VM's user",
+        f"is not known: root starts this VM, without sudo, and has no user {' or '.join(_FOR_QEMU)}",
+        "name one that has little else: --user NAME (sudo useradd --system --user-group qemu makes one); QEMU is root "
+        "only with --user root",
+    )
+
+
+def named_user(name: str) -> pwd.struct_passwd:
+    """Return the user with this name or number; UserError if there is none."""
+    return _known(name, "--user")
+
+
+def _known(name: str, where: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwuid(int(name)) if name.isascii() and name.isdecimal() else pwd.getpwnam(name)
+    except (KeyError, OverflowError, ValueError):
+        wrong = f"{name!r} is no user of this machine"
+        raise UserError(where, wrong, "expected a name or a number that getent passwd has") from None
+
+
+def _lent(arguments: Sequence[str], user: pwd.struct_passwd) -> tuple[Path, ...]:
+    """Lend the user what it may not open of the files and devices that the arguments name; return them."""
+    sysfs = Path(["/sys", *values_of("--sysfs", arguments)][-1])
+    kvm = [] if "--emulation" in arguments else [Path("/dev/kvm")]
+    nodes = forked("the look at sysfs", partial(nodes_of, values_of("--gpu", arguments), sysfs), within=_LOOKED_AT)
+    disks = [setting.partition("=")[2] for setting in values_of("--disk", arguments)]
+    given = [Path(path).absolute() for path in values_of("--give", arguments)]
+    named = [*kvm, *nodes.answer(), *(Path(path).absolute() for path in disks if path), *given]
+    with _acting_as(user):
+        _refuse_out_of_reach(user)
+        lacked = [path for path in dict.fromkeys(named) if not _opens(path, os.R_OK | os.W_OK)]
+        read = {path for path in lacked if _opens(path, os.R_OK)}
+        closed = {path: _closed(path.parent) for path in lacked}
+    lacked = [path for path in lacked if path.exists()]  # who reads the command line says what is missing
+    if lacked:
+        try:
+            enter_own_namespace()
+        except OSError as error:
+            wrong = f"cannot be had, in which {user.pw_name} would be lent {lacked[0]}: {error.strerror}"
+            fix = "start the VM outside of containers; or let that be the user's, and start the VM as that user"
+            raise Refusal("a mount namespace", wrong, fix) from error
+    lent = []
+    for path in lacked:
+        reason = f"is out of reach for the user {user.pw_name}, by {closed[path]}" if closed[path] else None
+        reason = reason or lend(path, user)
+        if reason is None:
+            lent.append(path)
+        elif path not in read or path in given:  # an image that nobody writes to has to be read alone
+            fix = f"let it be {user.pw_name}'s, where that user may go, or name another user: --user NAME"
+            raise Refusal(path, reason, fix)
+    return tuple(lent)
+
+
+def nodes_of(gpus: Sequence[str], sysfs: Path) -> tuple[Path, ...]:
+    """Return VFIO's nodes for these cards: of their IOMMU groups, and of each function there; none for what is no card,
+    of which others tell the user."""
+    if not gpus:
+        return ()
+    try:
+        host = read_host(sysfs)
+        functions = [host.functions.get(PCIAddress.parse_short(text)) for text in gpus]
+    except (NotSysfs, CannotLook, InvalidPCIAddress):
+        return ()
+    groups = sorted({each.iommu_group for each in functions if each is not None and each.iommu_group is not None})
+    members = [host.functions.get(address) for group in groups for address in host.groups[group]]
+    devices = [each.vfio_device for each in members if each is not None and each.vfio_device is not None]
+    names = ("vfio/vfio", *(f"vfio/{group}" for group in groups if group not in host.noiommu))
+    by_function = ("iommu", *(f"vfio/devices/{name}" for name in devices)) if devices else ()
+    return tuple(_DEV / name for name in (*names, *by_function)) if groups else ()
+
+
+def lend(path: Path, user: pwd.struct_passwd) -> str | None:
+    """Lend the user a device below /dev or a file of root's, by its own name; return the reason if it cannot be."""
+    # The links of /dev are root's, but for those in directories like /dev/shm.
+    is_roots = path.is_relative_to(_DEV) and not any(above.stat().st_mode & 0o022 for above in path.parents)
+    named = path.resolve() if is_roots else Path(os.path.normpath(path))
+    try:
+        file = os.open(named, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        return f"cannot be opened: {error.strerror}"
+    try:
+        status = os.fstat(file)
+        if stat.S_ISLNK(status.st_mode) or Path(f"/proc/self/fd/{file}").readlink() != named:
+            return f"is reached by a link, and is {path.resolve()}"
+        if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+            if not named.is_relative_to(_DEV):
+                return "is a device outside of /dev"
+            lend_device(file, user.pw_uid, user.pw_gid)
+        elif not stat.S_ISREG(status.st_mode):
+            return "is neither a file nor a device"
+        elif status.st_uid != 0:
+            return f"is neither root's nor {user.pw_name}'s"
+        elif status.st_nlink != 1:
+            return f"has {status.st_nlink} names (hard links)"
+        else:
+            lend_file(file, user.pw_uid, user.pw_gid, read_only=not status.st_mode & stat.S_IWUSR)
+    except OSError as error:
+        return f"cannot be lent to {user.pw_name} by a mount, as on this file system: {error.strerror}"
+    finally:
+        os.close(file)
+    return None
+
+
+@contextmanager
+def _acting_as(user: pwd.struct_passwd) -> Iterator[None]:
+    """Have the user's rights within, without a capability."""
+    groups, group = os.getgroups(), os.getegid()
+    os.setgroups([])
+    os.setegid(user.pw_gid)
+    os.seteuid(user.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
+
+
+def _refuse_out_of_reach(user: pwd.struct_passwd) -> None:
+    """Refuse a user that may not read this program, as where it is in root's home."""
+    for path in (Path(__file__), Path(sys.executable), *map(Path, sys.path)):
+        if (closed := _closed(path)) is not None:
+            fix = "put the program where everybody may read it, like /opt, or name its owner: --user NAME"
+            raise Refusal(closed, f"is closed to the user {user.pw_name}, and has this program in it", fix)
+
+
+def _opens(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=True)
+
+
+def _closed(path: Path) -> Path | None:
+    """Return the first of the directories above a path, and of the path itself, that the effective user may not enter
+    or read; None if there is none."""
+    for place in (*reversed(path.parents), path):
+        if not _opens(place, os.X_OK if place.is_dir() else os.R_OK) and place.exists():
+            return place
+    return None
+
+
+def _environment(user: pwd.struct_passwd, environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's environment: its own directories, those that `environ` names if they are the user's, or new ones."""
+    kept = {name: value for name, value in environ.items() if name.startswith(_KEPT)}
+    runtimes = (environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{user.pw_uid}")
+    state = environ.get("XDG_STATE_HOME", "")
+    if not _is_own(state, user):
+        state = f"{user.pw_dir}/.local/state" if _is_own(user.pw_dir, user) else _made(STATE_OF_USERS, user)
+    return {
+        **kept,
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "XDG_RUNTIME_DIR": next((each for each in runtimes if _is_own(each, user)), None) or _made(RUN_OF_USERS, user),
+        "XDG_STATE_HOME": state,
+    }
+
+
+def _is_own(directory: str, user: pwd.struct_passwd) -> bool:
+    try:
+        return Path(directory).is_absolute() and Path(directory).stat().st_uid == user.pw_uid
+    except OSError:
+        return False
+
+
+def _made(above: Path, user: pwd.struct_passwd) -> str:
+    """Make the user a directory there, by its number, unless there is one."""
+    place = above / str(user.pw_uid)
+    above.mkdir(mode=0o755, exist_ok=True)
+    with suppress(FileExistsError):
+        place.mkdir(mode=0o700)
+        os.chown(place, user.pw_uid, user.pw_gid, follow_symlinks=False)
+    return str(place)
