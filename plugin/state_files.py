@@ -3,18 +3,24 @@
 A file has a frozen dataclass as JSON. pydantic reads it, and refuses anything else. It is imported with the first file
 that exists: it costs 0.1 s of a processor and 6 MB, which most daemons never need. asyncio is for daemons alone, and
 would be a seventh of the start of `gpu-plugin bind`.
+
+A field that a version adds has a default, for the files of older ones. An unknown field is a newer version's, and is
+refused by its name: a plugin does not act on what it half understands.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import re
+import stat
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from program.errors import Refusal
 
@@ -27,11 +33,30 @@ T = TypeVar("T")
 STATE_FIX = "run as root, or name a directory with --state"
 
 _LONGEST = 1 << 20  # bytes
+_SHOWN = 100  # characters of a field or an error
 _TRIES_APART = 0.02  # seconds
+
+_BOOT = re.compile(rb'"boot"\s*:\s*"([^"\\]*)"')
+_NEWER = "use the version of gpu-plugin that wrote it; or"
 
 
 class Busy(Refusal):
     """Another process has the lock."""
+
+
+class Broken(Refusal):
+    """A state file cannot be read, or holds something else than was written."""
+
+
+class Lost(Broken):
+    """A state file is empty, ends too early or names no boot, as a crash of the node leaves it."""
+
+
+class UnknownField(ValueError):
+    """The file has a field that this version does not know."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"it has the field {name!a}, which this version does not know")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +64,8 @@ class StateFile(Generic[T]):
     """A file with one value, which `of` makes of its text.
 
     `wrong` and `fix` are for a file with something else, `place` is the fix if it cannot be read or written. `mode` is
-    as for chmod(2), None for the umask's; `sync` writes it to the disk at once, so as to outlive a crash of the node.
+    as for chmod(2), None for the umask's. `boot` is the ID of this boot if a boot ends all that the file is about, else
+    None; the file's dataclass then has a field `boot`.
     """
 
     path: Path
@@ -48,39 +74,125 @@ class StateFile(Generic[T]):
     fix: str
     place: str = STATE_FIX
     mode: int | None = None
-    sync: bool = True
+    boot: str | None = None
 
     def read(self) -> T | None:
-        """Return the value; None if there is no file. Refusal if it cannot be read, or holds something else."""
+        """Return the value; None if there is no file, or if it is another boot's, whatever else is wrong with it. Lost
+        if the file says nothing any more, Broken if it cannot be read or holds something else."""
+        text = b""
         try:
-            with self.path.open("rb") as file:
-                text = file.read(_LONGEST + 1)
+            text = _text(self.path)
+            named = None if self.boot is None else _BOOT.search(text)
+            if self.boot is not None and named is not None and named[1] != self.boot.encode():
+                return None
             if len(text) > _LONGEST:
-                raise ValueError("too long")
+                raise ValueError(f"it is longer than {_LONGEST >> 20} MiB")
+            if not text.strip(b"\0 \n"):
+                self._refuse("it is empty", Lost)
+            if self.boot is not None and named is None:
+                self._refuse("it names no boot", Lost)
             return self.of(text)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise Refusal(self.path, f"cannot be read: {error.strerror}", self.place) from error
-        except (ValueError, RecursionError):
-            raise Refusal(self.path, self.wrong, self.fix) from None
+            raise Broken(self.path, f"cannot be read: {error.strerror}", self.place) from error
+        except (ValueError, RecursionError) as error:
+            if _is_torn(text):
+                # A crash of the node ends the boot that such a file names.
+                self._refuse("it ends too early", Lost if self.boot is None else Broken)
+            self._refuse(_reason(error), Broken, _NEWER if isinstance(error, UnknownField) else "")
+
+    def recover(self) -> T | None:
+        """Return the value as `read` does, and None if it is lost: for a file without which nothing is taken away."""
+        try:
+            return self.read()
+        except Lost:
+            return None
 
     def write(self, value: T) -> None:
-        """Replace the file, whole or not at all; Refusal if it cannot be written."""
-        write_json(self.path, value, self.place, mode=self.mode, sync=self.sync)
+        """Replace the file, whole or not at all, also after a crash of the node; Refusal if it cannot be written. When
+        this returns, the disk has it."""
+        write_json(self.path, value, self.place, mode=self.mode, sync=True)
+
+    def _refuse(self, reason: str, kind: type[Broken], first: str = "") -> NoReturn:
+        raise kind(self.path, f"{self.wrong} ({reason})", f"{first} {self.fix}".strip()) from None
 
 
-def json_of(kind: type[T]) -> Callable[[bytes], T]:
+def _text(path: Path) -> bytes:
+    """Return the text of a file, and no more than one byte beyond the longest; ValueError if it is no regular file,
+    which is neither followed nor waited for."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise ValueError("it is no regular file") from error
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(_LONGEST + 1)
+    finally:
+        os.close(descriptor)
+
+
+def _is_torn(text: bytes) -> bool:
+    """Whether the text is the beginning of a JSON document, perhaps with zeros after it: XFS leaves such files."""
+    text = text.rstrip(b"\0")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            return False
+    except (ValueError, RecursionError):
+        return False
+    else:
+        return False
+    from pydantic_core import from_json
+
+    try:
+        from_json(text, allow_partial="trailing-strings")
+    except ValueError:
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with a document, in a few words."""
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
+        return "it is no JSON"
+    errors: Callable[..., list[Any]] | None = getattr(error, "errors", None)
+    if errors is None:
+        return str(error)
+    first = errors(include_url=False, include_input=False)[0]  # of pydantic's ValidationError
+    place = ".".join(map(str, first["loc"]))
+    return f"{place[:_SHOWN]!a}: {first['msg'][:_SHOWN]}" if place else first["msg"][:_SHOWN]
+
+
+def json_of(kind: type[T], *added: str) -> Callable[[bytes], T]:
     """Return a reader of JSON for a frozen dataclass or a mapping. It converts nothing; ValueError if a field is
-    unknown or missing, even one with a default."""
+    missing, UnknownField if there is another one. `added` are fields with a default that older files lack."""
 
     def read(text: bytes) -> T:
         value: T = _adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
-        if json.loads(json.dumps(value, default=asdict)) != json.loads(text):
-            raise ValueError("has other fields")
+        _refuse_other_fields(json.loads(text), json.loads(json.dumps(value, default=asdict)), added)
         return value
 
     return read
+
+
+def _refuse_other_fields(document: Any, known: Any, added: Collection[str]) -> None:
+    """Compare a document with what was read of it; ValueError as of `json_of`."""
+    if isinstance(document, dict):
+        for name in sorted(document.keys() - known.keys()):
+            raise UnknownField(name)
+        for name in sorted(known.keys() - document.keys() - set(added)):
+            raise ValueError(f"it lacks the field {name!a}")
+        for name, each in document.items():
+            _refuse_other_fields(each, known[name], added)
+    elif isinstance(document, list):
+        for each, its in zip(document, known, strict=True):
+            _refuse_other_fields(each, its, added)
 
 
 @cache
@@ -100,8 +212,10 @@ def write_json(path: Path, value: object, place: str, *, mode: int | None = None
     text, new = json.dumps(value, indent=1, default=asdict) + "\n", path.with_name(f"{path.name}.new")
     try:
         _make(path.parent)
+        new.unlink(missing_ok=True)  # of a writer that was killed
         try:
-            with new.open("w", encoding="utf-8") as file:
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (Path.open takes no descriptor)
                 if mode is not None:
                     os.fchmod(file.fileno(), mode)
                 file.write(text)
@@ -141,10 +255,10 @@ def locked(path: Path, wrong: str, fix: str, place: str = STATE_FIX) -> Iterator
     """
     try:
         _make(path.parent)
-        lock = path.open("ab")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise Refusal(path.parent, f"cannot be written: {error.strerror}", place) from error
-    with lock:
+    with open(descriptor, "rb+", buffering=0) as lock:  # noqa: PTH123 (Path.open takes no descriptor)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -56,24 +56,24 @@ class FormerSettings:
             PCIAddress.parse(address)
 
 
-def _drivers(state: Path) -> StateFile[_Bound]:
+def _drivers(state: Path, boot: str) -> StateFile[_Bound]:
     return StateFile(
         path=state / "former-drivers.json",
         of=json_of(_Bound),
         wrong="is not what bind wrote",
         fix="remove it, and unbind lets the kernel choose the drivers",
-        sync=False,  # a crash of the node undoes the bindings too
+        boot=boot,
     )
 
 
-def settings_file(state: Path) -> StateFile[FormerSettings]:
+def settings_file(state: Path, boot: str) -> StateFile[FormerSettings]:
     """Return the file of what vfio's functions had otherwise before."""
     return StateFile(
         path=state / "former-settings.json",
         of=json_of(FormerSettings),
         wrong="is not what bind wrote",
         fix="remove it, and unbind leaves reset_method and d3cold_allowed as they are",
-        sync=False,
+        boot=boot,
     )
 
 
@@ -87,11 +87,11 @@ def locked(state: Path) -> AbstractContextManager[int]:
 
 
 def read_former(state: Path, boot: str) -> Mapping[PCIAddress, Former]:
-    """Read the former drivers and settings of this boot; Refusal if a file is not what bind wrote."""
-    bound, every = _drivers(state).read(), settings_file(state).read()
-    if bound is None or bound.boot != boot:
+    """Read the former drivers and settings of this boot; Broken if a file is not what bind wrote."""
+    bound, every = _drivers(state, boot).recover(), settings_file(state, boot).recover()
+    if bound is None:
         return {}
-    settings = {} if every is None or every.boot != boot else every.functions
+    settings = {} if every is None else every.functions
     former = {}
     for address, its in bound.functions.items():
         also = settings.get(address)
@@ -104,7 +104,7 @@ def write_former(state: Path, boot: str, former: Mapping[PCIAddress, Former]) ->
     """Replace the former drivers, whole or not at all, after the settings; Refusal if they cannot be written."""
     ours = sorted(former.items())
     settings = {str(address): FormerLines(its.id, its.settings) for address, its in ours if its.settings}
-    if settings or settings_file(state).path.exists():
-        settings_file(state).write(FormerSettings(boot, settings))
+    if settings or settings_file(state, boot).path.exists():
+        settings_file(state, boot).write(FormerSettings(boot, settings))
     drivers = {str(address): _Driver(its.id, its.driver, its.override) for address, its in ours}
-    _drivers(state).write(_Bound(boot, drivers))
+    _drivers(state, boot).write(_Bound(boot, drivers))

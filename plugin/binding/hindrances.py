@@ -81,7 +81,8 @@ def _unsettable(survey: Survey, card: Card, config: Config) -> Hindrance | None:
 
 
 def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
-    """Return why the card is the node's own, or serves guests through its driver; None if neither."""
+    """Return why the card is the node's own, or serves guests through its driver, or could not be given back to it
+    later; None if none of these."""
     if card[0].is_bridge:
         return Hindrance("it is a PCI bridge, which no guest can be given", "name the devices behind it")
     for function in card:
@@ -102,6 +103,8 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
         mdevs = [str(mdev.uuid) for mdev in survey.host.mdevs if mdev.parent == function.address]
         if mdevs:
             return Hindrance(f"{it} has mediated devices: {', '.join(mdevs)}", "remove them first")
+    if (reason := former_drivers_unknown(survey)) is not None:
+        return reason
     return in_use(survey, card, _not_on_vfio(card), passing=False)
 
 
@@ -162,6 +165,13 @@ def in_use(survey: Survey, card: Card, functions: Iterable[Function], *, passing
         for address in dict.fromkeys(uses.values())
     )
     return Hindrance(", and ".join(users), "end that first")
+
+
+def former_drivers_unknown(survey: Survey) -> Hindrance | None:
+    """Return why no former driver can be read or remembered; None if they can."""
+    if (trouble := survey.former_trouble) is None:
+        return None
+    return Hindrance(f"its former driver cannot be remembered: {trouble.subject} {trouble.wrong}", trouble.fix)
 
 
 def former_driver_gone(survey: Survey, card: Card, functions: Iterable[Function]) -> Hindrance | None:

@@ -21,7 +21,7 @@ from pci.address import PCIAddress
 from pci.host import Function
 from pci.sysfs.attribute import CannotLook, Unreadable, text
 from pci.sysfs.functions import DEVICES
-from plugin.state_files import StateFile
+from plugin.state_files import Broken, StateFile, UnknownField
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -126,12 +126,16 @@ def read_identities(sys: Path, functions: Iterable[Function], *, proc: Path, sta
 
 
 def keep(sys: Path, functions: Iterable[Function], *, proc: Path, state: Path) -> None:
-    """Keep what the driver says of these functions; Refusal if the file cannot be read or written."""
+    """Keep what the driver says of these functions; Refusal if the file cannot be written. One that is broken stays:
+    each look at the node says so, and no card waits for its UUID."""
     functions, file = tuple(functions), _file(state)
     known = read_identities(sys, functions, proc=proc, state=state).by_address
     new = {str(each.address): _card(sys, each, known[each.address]) for each in functions if each.address in known}
     moved = {each.uuid for each in new.values() if each.uuid}
-    old = file.read() or {}
+    try:
+        old = file.recover() or {}
+    except Broken:
+        return
     others = {address: each for address, each in old.items() if address not in new and each.uuid not in moved}
     if (kept := {**others, **new}) != old:
         file.write(dict(sorted(kept.items())))
@@ -161,14 +165,18 @@ def _file(state: Path) -> StateFile[Mapping[str, _Kept]]:
 def _read(text: bytes) -> Mapping[str, _Kept]:
     """Read the file without pydantic, which every look at the node would import; ValueError if it is another file."""
     try:
-        kept = {address: _Kept(**card) for address, card in json.loads(text).items()}
+        document = json.loads(text)
+        for card in document.values():
+            for name in card.keys() - set(_Kept.__slots__):
+                raise UnknownField(name)
+        kept = {address: _Kept(**card) for address, card in document.items()}
     except (AttributeError, TypeError):
-        raise ValueError("has other fields") from None
+        raise ValueError("it has other fields") from None
     for address, card in kept.items():
         PCIAddress.parse(address)
         texts = [getattr(card, name) for name in _Kept.__slots__]
         if not all(isinstance(each, str) for each in texts):
-            raise ValueError("has other values")
+            raise ValueError("it has other values")
         if not re.fullmatch(f"({_UUID.pattern})?", card.uuid) or not re.fullmatch(f"({_NAME.pattern})?", card.name):
-            raise ValueError("has no such UUID or name")
+            raise ValueError("it has another kind of UUID or name")
     return kept

@@ -9,7 +9,7 @@ from pci.functions import is_gpu, is_vfio_driver
 from pci.host import Function, Host
 from pci.vendors import PREFIXES
 from pci.viability import Hindrance
-from plugin.binding.hindrances import former_driver_gone, hindrances, in_use, others_on_bus
+from plugin.binding.hindrances import former_driver_gone, former_drivers_unknown, hindrances, in_use, others_on_bus
 from plugin.binding.moves import DriverBinding, Former, Move, Setting
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
@@ -94,13 +94,18 @@ def plan_bind(survey: Survey, cards: Iterable[Card], *, config: Config = _AS_IT_
 
 def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:
     """Plan to give back the functions of these cards that vfio has: to their former drivers, or, if not remembered, to
-    the kernel's choice. Refusal if a guest has a card, or its former driver is not loaded any more."""
+    the kernel's choice. Refusal if a guest has a card, its former driver is not loaded any more, or the file of former
+    drivers cannot be read."""
     moves: list[Move] = []
     refused: dict[PCIAddress, Hindrance] = {}
     for card in sorted(cards, key=lambda card: card[0].address):
         bound = [function for function in _in_order(card) if survey.binding(function).is_vfio]
         bound.reverse()
-        reason = in_use(survey, card, bound, passing=True) or former_driver_gone(survey, card, bound)
+        reason = (
+            (former_drivers_unknown(survey) if bound else None)
+            or in_use(survey, card, bound, passing=True)
+            or former_driver_gone(survey, card, bound)
+        )
         if reason is not None:
             refused[card[0].address] = reason
         moves += [_from_vfio(survey, function) for function in bound]

@@ -26,7 +26,7 @@ from plugin.binding.processes import Processes, read_processes, refuse_unseen
 from plugin.binding.survey import Survey
 from plugin.binding.uses import uses
 from plugin.cards.config import Config
-from plugin.state_files import boot_id
+from plugin.state_files import Broken, boot_id
 from plugin.sysfs_child import ask, read_or_refused
 from program.child import Late, NoAnswer, forked, let_go_of_standard_files
 from program.errors import Refusal
@@ -78,7 +78,15 @@ def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
     """Read what a plan for these cards is made from; Refusal if that fails."""
     with read_or_refused(roots.sys):
         processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
-        return _survey(roots, host, cards, processes, aliases, read_former(roots.state, boot_id(roots.proc)))
+        return _survey(roots, host, cards, processes, aliases, _former(roots))
+
+
+def _former(roots: Roots) -> tuple[Mapping[PCIAddress, Former], Problem | None]:
+    """Return the former drivers, and why they are not known, if so."""
+    try:
+        return read_former(roots.state, boot_id(roots.proc)), None
+    except Broken as error:
+        return {}, error.problem
 
 
 def refusals(
@@ -98,8 +106,8 @@ def refusals(
         try:
             cards = named_cards(host, functions)
             with read_or_refused(roots.sys):
-                # Former drivers keep no card from being bound, and reading them takes longest.
-                return hindrance(_survey(roots, host, cards, processes, aliases, former={}), cards, config)
+                # Reading former drivers takes longest; plugin/node/look does it.
+                return hindrance(_survey(roots, host, cards, processes, aliases, ({}, None)), cards, config)
         except Refusal as error:
             return _cannot_be_bound(error)
 
@@ -117,8 +125,9 @@ def _survey(
     cards: Iterable[Card],
     processes: Processes,
     aliases: Sequence[Alias],
-    former: Mapping[PCIAddress, Former],
+    former: tuple[Mapping[PCIAddress, Former], Problem | None],
 ) -> Survey:
+    known, trouble = former
     functions = [function for card in cards for function in card]
     return Survey(
         host=host,
@@ -127,7 +136,8 @@ def _survey(
         modules={function.address: best_module(function, aliases) for function in functions},
         drivers=frozenset(names(roots.sys, _DRIVERS))
         | {function.driver for function in host.functions.values() if function.driver is not None},
-        former=former,
+        former=known,
+        former_trouble=trouble,
         unseen=processes.unseen,
     )
 

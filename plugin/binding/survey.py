@@ -15,7 +15,8 @@ class Survey:
     """What a plan is made from.
 
     `details`, `uses` and `modules` (of the vfio drivers) have every function of the cards. `drivers` are all drivers of
-    the PCI bus. `former` are the remembered former drivers. `unseen` says why uses may be missing; None if none are.
+    the PCI bus. `former` are the remembered former drivers, `former_trouble` why they are not known. `unseen` says why
+    uses may be missing. Both are None if nothing is missing.
     """
 
     host: Host
@@ -24,6 +25,7 @@ class Survey:
     modules: Mapping[PCIAddress, str]
     drivers: frozenset[str]
     former: Mapping[PCIAddress, Former]
+    former_trouble: Problem | None
     unseen: Problem | None
 
     def binding(self, function: Function) -> DriverBinding:

@@ -18,7 +18,7 @@ from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs
 from plugin.node.look import Places, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
-from program.errors import Refusal, UserError
+from program.errors import UserError
 from program.flags import Flag
 
 _SYS = Path("/sys")
@@ -142,10 +142,4 @@ def function_as_json(function: Function) -> dict[str, Any]:
 
 
 def _claimed(directory: Path | None, proc: Path) -> Mapping[str, str] | None:
-    if directory is None:
-        return None
-    try:
-        return claimed(Checkpoint(directory, boot_id(proc)).read())
-    except Refusal as error:
-        print(f"gpu-plugin: which claims have what is not known: {error}", file=sys.stderr)
-        return None
+    return None if directory is None else claimed(Checkpoint(directory, boot_id(proc)).read())

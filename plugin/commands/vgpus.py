@@ -25,7 +25,7 @@ from plugin.cards.config import Config
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory, words
-from plugin.state_files import boot_id
+from plugin.state_files import Broken, boot_id
 from plugin.sysfs_child import ask
 from plugin.vgpus.apply import apply
 from plugin.vgpus.listing import lines
@@ -37,6 +37,7 @@ from plugin.vgpus.vgpu_configs import rules_of
 from program.child import NoAnswer, forked, output
 from program.errors import Refusal, UserError
 from program.output import print_text
+from program.problem import one_line
 
 _PROGRAM_WITHIN = 120.0  # seconds; sriov-manage unbinds the card and binds it again
 _KUBELET_WITHIN = 20.0
@@ -102,13 +103,28 @@ def vgpus(
         rules = replace(rules, vgpus=())
     is_this_node = sysfs == _SYS
     sockets = pod_resources or (POD_RESOURCES if is_this_node and os.path.exists(POD_RESOURCES) else None)  # noqa: PTH110
-    claims = dra_state or (DRA_STATE if is_this_node else None)
     proc = sysfs.absolute().parent / "proc"
     boot = boot_id(proc)
+    checkpoint = Checkpoint(dra_state or DRA_STATE, boot) if is_this_node or dra_state else None
+    try:
+        read_made(state, boot)
+    except Broken as error:
+        if action is None or dry_run or undo:
+            raise
+        _warn(f"no card is cut: {error}")  # the node's other cards are served
+        return
+    try:
+        _by_claims(checkpoint)
+        knows_claims = True
+    except Broken as error:
+        _warn(f"which claims have what is not known, and nothing is taken away: {error}")
+        knows_claims = False
 
     def survey(config: Config, *, every: bool = False) -> Survey:
-        held = {**_by_pods(sockets), **_by_claims(claims, boot)}
-        return ask(look, sysfs, config, read_made(state, boot), partial(read_processes, proc), held, every=every)[0]
+        held = {**_by_pods(sockets), **(_by_claims(checkpoint) if knows_claims else {})}
+        made, processes = read_made(state, boot), partial(read_processes, proc)
+        seen: Survey = ask(look, sysfs, config, made, processes, held, every=every)[0]
+        return seen if knows_claims else seen.all_used("a claim, perhaps")
 
     if action is None and not dry_run:
         found = survey(rules, every=True)
@@ -137,14 +153,16 @@ def vgpus(
                 nvidia_smi=lambda arguments: call([*smi, *arguments], "--nvidia-smi"),
                 wait=time.sleep,
                 uuid=uuid4,
-                made=made_file(state),
+                made=made_file(state, boot),
                 boot=boot,
             )
             problems = (*wanted.problems, *apply(world, wanted, found.made, _print))
     if not wanted.steps and not problems:
         print_text("nothing to do\n")
-    if problems:
+    if problems and knows_claims:
         raise Refusal.of(problems)
+    for problem in problems:
+        _warn(str(problem))
 
 
 def call(command: Sequence[str], flag: str) -> None:
@@ -176,10 +194,10 @@ def _pods(socket: Path) -> Mapping[str, str]:
     return {one.device_id: f"pod {one.pod}" for one in listed.assignments}
 
 
-def _by_claims(directory: Path | None, boot: str) -> Mapping[str, str]:
-    if directory is None:
+def _by_claims(checkpoint: Checkpoint | None) -> Mapping[str, str]:
+    if checkpoint is None:
         return {}
-    return {name: f"claim {claim}" for name, claim in claimed(Checkpoint(directory, boot).read()).items()}
+    return {name: f"claim {claim}" for name, claim in claimed(checkpoint.read()).items()}
 
 
 def _print(card: PCIAddress, step: Step) -> None:
@@ -188,4 +206,8 @@ def _print(card: PCIAddress, step: Step) -> None:
 
 def _say_what_is_unseen(survey: Survey) -> None:
     if (unseen := survey.unseen) is not None:
-        print(f"gpu-plugin: who uses the cards was not wholly seen: {unseen}", file=sys.stderr)
+        _warn(f"who uses the cards was not wholly seen: {unseen}")
+
+
+def _warn(line: str) -> None:
+    print(f"gpu-plugin: {one_line(line)}", file=sys.stderr)

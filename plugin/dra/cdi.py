@@ -82,6 +82,10 @@ class Files:
             | {path.name for path in directories}
         )
 
+    def has_specifications(self) -> bool:
+        """Whether a claim has a specification."""
+        return self._cdi.is_dir() and any(self._cdi.glob(f"{_PREFIX}*.json"))
+
     def _specification(self, uid: str) -> Path:
         return self._cdi / f"{_PREFIX}{uid}.json"
 

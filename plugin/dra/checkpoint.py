@@ -10,18 +10,21 @@ node, as in a rolling update, use the same file, one at a time.
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from plugin.cards.claimable import PREFIX
-from plugin.state_files import StateFile, json_of, locked_within
+from plugin.state_files import Broken, Lost, StateFile, json_of, locked_within
 
 #: What to do where a file of the driver's cannot be read or written.
 PLACE = "see the node's disk, and the plugin pod's mounts"
 
 _VERSION = 1
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +59,28 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """All claims of a boot; ValueError if the checksum is wrong."""
+    """All claims of a boot."""
 
     version: int
     boot: str
     claims: Mapping[str, Prepared]
     checksum: str
 
-    def __post_init__(self) -> None:
-        if (self.version, self.checksum) != (_VERSION, _checksum(self.boot, self.claims)):
-            raise ValueError("another version or checksum")
+
+def _checksum(document: Mapping[str, object]) -> str:
+    """Return the checksum of all other fields, also of those that this version does not know."""
+    others = {name: each for name, each in document.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(others, sort_keys=True, default=asdict).encode()).hexdigest()
 
 
-def _checksum(boot: str, claims: Mapping[str, Prepared]) -> str:
-    document = {"version": _VERSION, "boot": boot, "claims": claims}
-    return hashlib.sha256(json.dumps(document, sort_keys=True, default=asdict).encode()).hexdigest()
+def _read(text: bytes) -> _Claims:
+    """Read the file; ValueError if it is of another version, or its checksum is wrong."""
+    document = json.loads(text)
+    if not isinstance(document, dict) or document.get("version") != _VERSION:
+        raise ValueError(f"it is not of version {_VERSION}, which this gpu-plugin reads")
+    if document.get("checksum") != _checksum(document):
+        raise ValueError("its checksum is wrong")
+    return json_of(_Claims)(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +96,38 @@ class Checkpoint:
         return locked_within(at_most, self.directory / "lock", "see that one's log", PLACE)
 
     def read(self) -> Mapping[str, Prepared]:
-        """Return the claims by UID; Refusal if the file is not what was written."""
+        """Return the claims by UID; Broken if the file is not what was written. Lost is not
+        nothing here: claims of this boot may have cards."""
         kept = self._file.read()
-        return {} if kept is None or kept.boot != self.boot else kept.claims
+        return {} if kept is None else kept.claims
 
     def write(self, claims: Mapping[str, Prepared]) -> None:
         """Replace all claims, whole or not at all; Refusal if they cannot be written."""
-        kept = dict(sorted(claims.items()))
-        self._file.write(_Claims(_VERSION, self.boot, kept, _checksum(self.boot, kept)))
+        document = {"version": _VERSION, "boot": self.boot, "claims": (kept := dict(sorted(claims.items())))}
+        self._file.write(_Claims(_VERSION, self.boot, kept, _checksum(document)))
+
+    def renew_if_lost(self, *, is_used: bool) -> None:
+        """Replace a lost file, unless it `is_used`: claims have CDI specifications, and a boot empties their directory
+        (/var/run/cdi). Refusal if it cannot be written."""
+        try:
+            self._file.read()
+        except Lost as lost:
+            if not is_used:
+                _log.warning("it is written anew, as no claim has been prepared since the boot: %s", lost)
+                self.write({})
+        except Broken:
+            pass
 
     @property
     def _file(self) -> StateFile[_Claims]:
         return StateFile(
             path=self.directory / "checkpoint.json",
-            of=json_of(_Claims),
+            of=_read,
             wrong="is not what the driver wrote, so which cards are taken is not known",
             fix="end the pods of this node that have ResourceClaims, and remove the file",
             place=PLACE,
             mode=0o600,
+            boot=self.boot,
         )
 
 

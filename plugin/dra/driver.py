@@ -29,6 +29,7 @@ from plugin.watch.registry import RegistrationServicer
 from plugin.watch.sockets import PREFIX, identity_of, kubelet_directory, remove, remove_dead_sockets, target
 from plugin.watch.watch import Watch
 from program.errors import ProgramError
+from program.trouble import Trouble
 
 _log = logging.getLogger(__name__)
 
@@ -114,13 +115,15 @@ async def _serve(watch: Watch, node: str, claims: Claims, statuses: Statuses, so
 
 
 async def _reconcile(claims: Claims) -> None:
+    trouble = Trouble(_log, logging.WARNING, "claims are not reconciled")
     while True:
         is_done = False
         claims.is_begun.clear()
         try:
             is_done = await claims.reconcile()
+            trouble.tell(None)
         except ProgramError as error:
-            _log.warning("claims are not reconciled: %s", error)
+            trouble.tell(error)
         except Exception:
             _log.exception("claims are not reconciled")
         jitter = random.uniform(0.8, 1.2)  # noqa: S311 (no secret)

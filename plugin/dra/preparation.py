@@ -27,6 +27,7 @@ from plugin.dra.slices import attributes, device_name
 from plugin.dra.work import StillAtWork, Work
 from plugin.fabric.ownership import Partitions
 from plugin.node.snapshot import Snapshot
+from plugin.state_files import Broken
 from plugin.watch.watch import Watch
 from program.errors import ProgramError, together
 
@@ -89,8 +90,21 @@ class Claims:
         self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
 
     def recall(self) -> None:
-        """Read the prepared devices from the checkpoint; ProgramError if that is not possible."""
-        self._tell(self._checkpoint.read())
+        """Read the prepared devices from the checkpoint, if that is possible."""
+        with contextlib.suppress(Broken):
+            self._tell(self._read())
+
+    def _read(self) -> Mapping[str, Prepared]:
+        """Read the checkpoint; Broken if that is not possible, and all devices of claims are unhealthy until it is."""
+        try:
+            claims = self._checkpoint.read()
+        except Broken as error:
+            self._watch.see(replace(self._watch.snapshot, claims_trouble=error.problem))
+            self.is_begun.set()  # a reconcile looks again and again
+            raise
+        if self._watch.snapshot.claims_trouble is not None:
+            self._tell(claims)
+        return claims
 
     async def prepare(self, reference: Reference) -> tuple[PreparedDevice, ...]:
         """Give the claim's devices of this node to its pod, and return them: the same again when called again.
@@ -107,7 +121,7 @@ class Claims:
             return await self._given_before(reference.uid, unanswered)
         async with self._alone():
             try:
-                return await self._prepare(claim, dict(self._checkpoint.read()), is_here=True)
+                return await self._prepare(claim, dict(self._read()), is_here=True)
             finally:
                 self._tell_begun(reference.uid)
 
@@ -118,7 +132,7 @@ class Claims:
         check(claim.reference)
         async with self._alone():
             try:
-                return await self._prepare(claim, dict(self._checkpoint.read()), is_here=False)
+                return await self._prepare(claim, dict(self._read()), is_here=False)
             except NotRebound as error:
                 self._mark_unbound(claim, error)
                 raise
@@ -128,7 +142,7 @@ class Claims:
     async def give_up(self, uid: str) -> None:
         """Take back a claim that was made ready, and whose pod did not come."""
         async with self._alone():
-            known = self._checkpoint.read().get(uid)
+            known = self._read().get(uid)
             if known is not None and not known.completed:
                 await self._take_back_if_it_can(uid)
 
@@ -146,7 +160,7 @@ class Claims:
     async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:
         """Return what the claim's pod has, which does not depend on the API server's being there."""
         async with self._alone():
-            known = self._checkpoint.read().get(uid)
+            known = self._read().get(uid)
             if known is None or not self._is_given(uid, known):
                 raise unanswered
             return known.devices
@@ -156,7 +170,7 @@ class Claims:
         return known.completed and self._files.are_whole(uid, {device.request for device in known.devices})
 
     def _tell_begun(self, uid: str) -> None:
-        claims = self._checkpoint.read()
+        claims = self._read()
         self._tell(claims)
         if uid in claims and not claims[uid].completed:
             self._asked[uid] = asyncio.get_running_loop().time()
@@ -271,7 +285,7 @@ class Claims:
     async def _give_back(self, uid: str) -> None:
         """Give the devices that were bound for a claim back to their drivers and take away its vGPUs, and write that
         down. ProgramError, at the end, for those with which that fails: they are unhealthy until it does not."""
-        claims = dict(self._checkpoint.read())
+        claims = dict(self._read())
         errors: list[ProgramError] = []
         config = self._watch.snapshot.config
         for device in claims[uid].devices:
@@ -327,14 +341,14 @@ class Claims:
             await self._take_back(uid)
 
     async def _take_back(self, uid: str) -> None:
+        known = self._read().get(uid)
         # Files and partitions may be there without an entry: a plugin may be ended, and a node started anew, between.
         self._files.remove(uid)
-        await self._partitions.release(uid)
-        if uid not in self._checkpoint.read():
+        await self._partitions.release(uid, None if known is None else [device.id for device in known.devices])
+        if known is None:
             return
         await self._give_back(uid)
-        claims = dict(self._checkpoint.read())
-        known = claims.pop(uid)
+        claims = {each: its for each, its in self._read().items() if each != uid}
         self._checkpoint.write(claims)
         self._tell(claims)
         if known.completed:
@@ -354,10 +368,12 @@ class Claims:
         prepared, and claims that the API server has not had for some minutes. Return whether nothing of that is left.
         ProgramError if the checkpoint cannot be read, or the API server does not answer."""
         now = asyncio.get_running_loop().time()
-        half = {uid: prepared for uid, prepared in self._checkpoint.read().items() if not prepared.completed}
+        async with self._alone():
+            self._checkpoint.renew_if_lost(is_used=self._files.has_specifications())
+        half = {uid: prepared for uid, prepared in self._read().items() if not prepared.completed}
         awaited = {uid for uid, prepared in half.items() if await self._is_awaited(uid, prepared)}
         async with self._alone():
-            claims = self._checkpoint.read()
+            claims = self._read()
             nobodys = (self._files.claims() | self._partitions.claims()) - claims.keys()
             for uid in sorted(nobodys):
                 _log.warning("what claim %s has is taken back: it is not prepared", uid)
@@ -366,7 +382,7 @@ class Claims:
             done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | left)]
             done.append(await self._remove_nobodys_vgpus())
             self._asked = {uid: self._asked.get(uid, now) for uid in begun - left}
-            claims = dict(self._checkpoint.read())
+            claims = dict(self._read())
             self._tell(claims)
         self._gone = {
             uid: self._gone.get(uid, now)
@@ -383,7 +399,7 @@ class Claims:
         """Take away the vGPUs that were made for a claim, and that no claim has: the checkpoint was removed. Return
         whether none is left."""
         snapshot = self._watch.snapshot
-        has = claimed(self._checkpoint.read())
+        has = claimed(self._read())
         left = [
             device.id
             for device in snapshot.inventory.devices
@@ -429,4 +445,6 @@ class Claims:
         self._unbound = {device: (until, why) for device, (until, why) in self._unbound.items() if clock < until}
         kept = {**{device: why for device, (_, why) in self._unbound.items()}, **self._not_given_back}
         names = {each.id: each.name for prepared in claims.values() for each in prepared.devices if each.is_made}
-        self._watch.see(replace(self._watch.snapshot, claimed=now, kept=kept, claimable_names=names))
+        self._watch.see(
+            replace(self._watch.snapshot, claimed=now, claims_trouble=None, kept=kept, claimable_names=names)
+        )

@@ -107,6 +107,7 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
         f"{device_name_of(card.function.address)}-{number}": counters[at : at + COUNTERS_IN_A_SET]
         for number, at in enumerate(range(0, len(counters), COUNTERS_IN_A_SET))
     }
+    taints = {} if (reason := snapshot.unclaimable) is None else _taints(reason)
     devices: list[SliceObject] = []
     for vgpu in card.vgpus:
         consumed = share.consumed[vgpu.type, vgpu.number]
@@ -122,6 +123,7 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
                 "consumesCounters": [
                     {"counterSet": name, "counters": _counters(values)} for name, values in its.items() if values
                 ],
+                **taints,
             }
         )
     return devices, [
@@ -177,8 +179,12 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
         # It is bound, or its partition activated, for its claim; the slice's nodeName binds the claim to the node.
         published |= {"bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
     if (reason := snapshot.reason(device)) is not None:
-        published["taints"] = [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]
+        published |= _taints(reason)
     return published
+
+
+def _taints(reason: Hindrance) -> SliceObject:
+    return {"taints": [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]}
 
 
 def attributes(

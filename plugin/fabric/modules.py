@@ -69,7 +69,7 @@ def keep(state: Path, ids: Mapping[PCIAddress, int]) -> None:
     file, new = _kept(state), {str(address): module for address, module in ids.items()}
     others = {
         address: module
-        for address, module in (file.read() or {}).items()
+        for address, module in (file.recover() or {}).items()
         if address not in new and module not in new.values()
     }
     file.write(dict(sorted({**others, **new}.items())))
@@ -82,7 +82,8 @@ def read_module_ids(fabric: Fabric, state: Path) -> ModuleIDs:
     """
     faults: list[str] = []
     ids: dict[PCIAddress, int] = {}
-    named = [] if fabric.modules_file is None else [_file(Path(fabric.modules_file), _EXPECTED)]
+    # The kubelet's files of a ConfigMap are links.
+    named = [] if fabric.modules_file is None else [_file(Path(fabric.modules_file).resolve(), _EXPECTED)]
     sources = [fabric.modules]
     for file in (*named, _kept(state)):
         try:
@@ -123,7 +124,7 @@ def _read(text: bytes) -> Mapping[str, int]:
     else:
         ids = read_nvidia_smi(text.decode(errors="replace"))
         if not ids:
-            raise ValueError("neither")
+            raise ValueError("it has none")
     if not all(0 <= module < _MOST for module in ids.values()):
         raise ValueError("no module has such an ID")
     return {str(address): module for address, module in ids.items()}

@@ -7,7 +7,7 @@ deactivated under a running guest, and none stays active for long after its gues
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from plugin.fabric.fabric_manager import Manager, ManagerError, NoLibrary, Unans
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.partitions import Partition, Table
 from plugin.fabric.status import FabricStatus, serves_without
-from plugin.state_files import StateFile
+from plugin.state_files import Broken, StateFile
 from program.errors import ProgramError, Refusal
 from program.problem import Problem
 
@@ -100,8 +100,11 @@ class Partitions:
         return self.sight.board.preferred(available, must_include, size, frozenset({*others, *claimed}))
 
     def claims(self) -> frozenset[str]:
-        """Return the claims that have partitions by the book; Refusal if it cannot be read."""
-        book = None if self._settings() is None else self._file.read()
+        """Return the claims that have partitions by the book; none if it cannot be read: they keep what they have."""
+        try:
+            book = None if self._settings() is None else self._file.read()
+        except Broken:
+            return frozenset()
         return frozenset() if book is None else frozenset(each.claim for each in book.activations if each.claim)
 
     async def acquire(
@@ -122,11 +125,16 @@ class Partitions:
         # The caller may be cancelled; what the manager is doing then has to be written down all the same.
         return await self._to_its_end(self._acquire(settings, sets, claim))
 
-    async def release(self, claim: str) -> None:
+    async def release(self, claim: str, device_ids: Iterable[str] | None = None) -> None:
         """Have the partitions of a claim deactivated, which no guest uses any more; nothing is done if it has none.
-        Refusal if the manager does not deactivate one, or may still be activating it."""
+        `device_ids` are all devices of the claim, None if unknown. Refusal if the manager does not deactivate one, or
+        may still be activating it."""
         settings = self._settings()
-        if settings is not None:
+        if settings is None:
+            return
+        ids, by_id = read_module_ids(settings, self._state), self._inventory().by_id
+        # A claim without GPUs of the board does not wait for a book that cannot be read.
+        if device_ids is None or any(each not in by_id or gpus(by_id[each], ids) for each in device_ids):
             await self._to_its_end(self._release(settings, claim))
 
     async def reconcile(self) -> None:
@@ -137,8 +145,13 @@ class Partitions:
             return
         try:
             await self._reconcile(settings)
+        except Broken as error:
+            self.sight = FabricStatus.without_book(error)
+            self._tell_all(self.sight, dict(self._unlinked))
+            self._tell({str(error)})
         except ProgramError as error:
-            self.sight = replace(self.sight, trouble=error.problem, is_awaited=self.sight.board is None)
+            awaited = self.sight.board is None
+            self.sight = replace(self.sight, trouble=error.problem, is_awaited=awaited, lacks_book=False)
             self._tell_all(self.sight, dict(self._unlinked))
             self._tell({str(error)})
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from plugin.cards.inventory import Device, Inventory
 from plugin.fabric.abi import Code
@@ -10,6 +10,7 @@ from plugin.fabric.activations import Book
 from plugin.fabric.board import MAKE_KNOWN, Board
 from plugin.fabric.fabric_manager import ManagerError, NoLibrary
 from plugin.fabric.partitions import Partition
+from plugin.state_files import Broken
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -17,12 +18,23 @@ from program.problem import Problem
 @dataclass(frozen=True, slots=True)
 class FabricStatus:
     """What is known of the partitions at one moment. `board` is None if the manager gave no table; `trouble` says
-    why. `is_awaited`: no table yet, on a node that gives out no GPUs without one."""
+    why. `is_awaited`: no table yet, on a node that gives out no GPUs without one. `lacks_book`: our file cannot be
+    read, so nobody knows who has which partition."""
 
     board: Board | None = None
     book: Book = field(default_factory=Book)
     trouble: Problem | None = None
     is_awaited: bool = False
+    lacks_book: bool = False
+
+    @classmethod
+    def without_book(cls, error: Broken) -> Self:
+        return cls(trouble=error.problem, lacks_book=True)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it is not known who has which partition."""
+        return self.is_awaited or self.lacks_book
 
     @property
     def others(self) -> tuple[Partition, ...]:

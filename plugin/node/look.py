@@ -16,6 +16,7 @@ from pci.sysfs.functions import read_host
 from pci.sysfs.pcie import read_peer_to_peer
 from pci.sysfs.platform import read_platform
 from pci.vendors import NVIDIA
+from plugin.binding.former_drivers import read_former
 from plugin.binding.nvml import Identities, read_identities
 from plugin.binding.rebind import Roots, refusals
 from plugin.cards.claimable import claimable_cards
@@ -30,7 +31,7 @@ from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus, serves_without
 from plugin.node.snapshot import Closely, Snapshot, peers_of
-from plugin.state_files import boot_id
+from plugin.state_files import Broken, boot_id
 from plugin.vgpus.made import read_made, still_there, types_of
 from program.errors import Refusal
 from program.problem import Problem
@@ -102,7 +103,17 @@ async def look(
         refusals={device_id: every[device_id] for device_id in sorted(inventory.to_bind)},
         identities=identities,
         made_trouble=made_trouble,
+        former_trouble=_former_trouble(places) if inventory.to_bind else None,
     )
+
+
+def _former_trouble(places: Places) -> Problem | None:
+    """Return why bind could not remember a card's former driver; None if it can."""
+    try:
+        read_former(places.state, boot_id(places.roots.proc))
+    except Broken as error:
+        return error.problem
+    return None
 
 
 def _with_made(host: Host, places: Places) -> tuple[Host, Problem | None]:
@@ -110,7 +121,7 @@ def _with_made(host: Host, places: Places) -> tuple[Host, Problem | None]:
     to become one any more, and then the kernel names none. Also why these vGPUs are not known, if so."""
     try:
         made = read_made(places.state, boot_id(places.roots.proc))
-    except Refusal as error:
+    except Broken as error:
         return host, error.problem
     there = still_there(host, made)
     ours: set[PCIAddress | UUID] = {*map(PCIAddress.parse, there.types), *map(UUID, there.mdevs)}
@@ -135,7 +146,8 @@ async def look_at_all(
     """Return all that can be known of the node now; nothing is changed, and no sleeping card is woken. ProgramError as
     of `look`.
 
-    `pods` asks the kubelet, `claims` the DRA driver's checkpoint; None if unknown. `fabric` asks the Fabric Manager.
+    `pods` asks the kubelet, `claims` the DRA driver's checkpoint, which may be Broken; None if unknown. `fabric` asks
+    the Fabric Manager.
     """
     snapshot = await look(places, names, config, ask)
     inventory = snapshot.inventory
@@ -143,7 +155,11 @@ async def look_at_all(
     async def idle() -> tuple[PCIAddress, ...] | None:
         nonlocal snapshot
         assignments = await pods()
-        snapshot = replace(snapshot, assignments=assignments, sees_pods=assignments is not None, claimed=claims())
+        snapshot = replace(snapshot, assignments=assignments, sees_pods=assignments is not None)
+        try:
+            snapshot = replace(snapshot, claimed=claims(), claims_trouble=None)
+        except Broken as error:
+            snapshot = replace(snapshot, claimed=None, claims_trouble=error.problem)
         return snapshot.idle if snapshot.knows_users else None
 
     fallen = await fallen_off_the_bus(ask, places.sys, idle)
@@ -183,6 +199,8 @@ async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Fa
     try:
         book = book_file(state).read()
         table = await Manager(settings).table()
+    except Broken as error:
+        return FabricStatus.without_book(error)
     except Refusal as error:
         return FabricStatus(trouble=error.problem, is_awaited=not serves_without(error, book))
     ids = ids_of(inventory, read_module_ids(settings, state))

@@ -22,6 +22,7 @@ from plugin.node.error_counts import ErrorCounts
 from program.problem import Problem
 
 _NETWORK = 0x02  # the base class
+_CLAIMS_UNKNOWN = "may have been prepared for a claim"
 
 
 class DeviceState(StrEnum):
@@ -53,14 +54,16 @@ class Snapshot:
     From the kernel: `host`, its `inventory` by the `config`, the `claimable` cards whose vGPUs are made when claimed,
     and `nodes`, the entries of /dev. `refusals` has each device that is bound to vfio for the claim that gets it, with
     the reason why it cannot be bound now, or None. `identities`: what NVML calls NVIDIA's cards. `made_trouble`: why it
-    is not known which vGPUs gpu-plugin made. `fallen` are the functions that fell off the bus, `errors` what the kernel
-    counted of PCIe errors since the daemon began.
+    is not known which vGPUs gpu-plugin made, `former_trouble`: why former drivers cannot be remembered, if cards are
+    bound. `fallen` are the functions that fell off the bus, `errors` what the kernel counted of PCIe errors since the
+    daemon began.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
-    False. `claimed` has the ResourceClaim (`namespace/name`) for which a device is prepared, by the device's ID; `kept`
-    why a device that a claim had could not be given back to its driver; `claimable_names` the name of each vGPU that is
-    made for a claim, by the device's ID. `partitions` is known from the Fabric Manager and our own book; `unlinked` has
-    why the NVLinks of a device do not work.
+    False. `claimed` has the ResourceClaim (`namespace/name`) for which a device is prepared, by the device's ID;
+    `claims_trouble` says why the file of that cannot be read. `kept` has why a device that a claim had could not be
+    given back to its driver; `claimable_names` the name of each vGPU that is made for a claim, by the device's ID.
+    `partitions` is known from the Fabric Manager and our own book; `unlinked` has why the NVLinks of a device do not
+    work.
     """
 
     config: Config
@@ -71,11 +74,13 @@ class Snapshot:
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
     identities: Identities = field(default_factory=Identities)
     made_trouble: Problem | None = None
+    former_trouble: Problem | None = None
     fallen: frozenset[PCIAddress] | None = None
     errors: ErrorCounts | None = None
     assignments: frozenset[Assignment] | None = None
     sees_pods: bool = False
     claimed: Mapping[str, str] | None = None
+    claims_trouble: Problem | None = None
     kept: Mapping[str, Hindrance] | None = None
     claimable_names: Mapping[str, str] = field(default_factory=dict)
     partitions: FabricStatus | None = None
@@ -90,7 +95,7 @@ class Snapshot:
             "device nodes": self.nodes is None,
             "pods": not self.sees_pods,
             "claims": not self._knows_claims,
-            "partitions": has_fabric and (self.partitions is None or self.partitions.is_awaited),
+            "partitions": has_fabric and (self.partitions is None or self.partitions.is_unknown),
             "functions off the bus": self.fallen is None,
             "PCIe errors": self.errors is None,
             "cards that could not be given back": self.kept is None and bool(self.inventory.to_bind),
@@ -101,7 +106,7 @@ class Snapshot:
     @property
     def not_read(self) -> tuple[Fault | Problem, ...]:
         """What could not be read, and why: entries of sysfs; what NVIDIA's driver says, and files of ours."""
-        troubles = (self.identities.trouble, self.made_trouble)
+        troubles = (self.identities.trouble, self.made_trouble, self.former_trouble, self.claims_trouble)
         return (*self.host.faults, *(trouble for trouble in troubles if trouble is not None))
 
     @property
@@ -120,7 +125,7 @@ class Snapshot:
         return tuple(
             function.address
             for device in self.inventory.offered
-            if self.user(device) is None and not device.to_bind
+            if self.user(device) is None and not device.to_bind and self._unremembered(device) is None
             for function in device.functions
         )
 
@@ -198,10 +203,28 @@ class Snapshot:
             or self._fallen(device)
             or self._failing(device)
             or self._held(device)
+            or self._unremembered(device)
             or (self.kept or {}).get(device.id)
             or (self.refusals.get(device.id) if device.to_bind else None)
             or (self.unlinked or {}).get(device.id)
             or self._unpartitioned(device)
+        )
+
+    @property
+    def unclaimable(self) -> Hindrance | None:
+        """Why no vGPU can be made for a claim, if a file of ours keeps it from that."""
+        wrong = "cannot be made, since gpu-plugin could not remember it"
+        return _since(_CLAIMS_UNKNOWN, self.claims_trouble) or _since(wrong, self.made_trouble)
+
+    def _unremembered(self, device: Device) -> Hindrance | None:
+        """Return the trouble with a device of which it is not known whose it is, as a file of ours cannot be read."""
+        is_vgpu = device.mdev is not None or device.lead.vgpu_type is not None
+        made = "is a vGPU that gpu-plugin may have made for a claim"
+        bound = "cannot be bound to vfio, since its driver could not be remembered"
+        return (
+            (_since(_CLAIMS_UNKNOWN, self.claims_trouble) if device.serve is Serve.DRA else None)
+            or (_since(bound, self.former_trouble) if device.to_bind else None)
+            or (_since(made, self.made_trouble) if is_vgpu and self.config.claimable(self.host, device.lead) else None)
         )
 
     def _fallen(self, device: Device) -> Hindrance | None:
@@ -231,6 +254,8 @@ class Snapshot:
         the Fabric Manager is away, and what of a board is free cannot be published."""
         if self.config.fabric is None or self.partitions is None:
             return None
+        if self.partitions.lacks_book and gpus(device, ModuleIDs({})):
+            return _since("may be in the partition of a guest", self.partitions.trouble)
         if self.partitions.is_awaited and device.serve is Serve.DRA and gpus(device, ModuleIDs({})):
             wrong = f"waits for the Fabric Manager: {self.partitions.trouble}"
             return Hindrance(wrong, "start the manager, or see what keeps it from answering")
@@ -257,6 +282,11 @@ class Snapshot:
         if claim is not None and not by_dra:
             return Hindrance(f"is prepared for the ResourceClaim {claim}", "it is free when the pods of that claim end")
         return None
+
+
+def _since(wrong: str, trouble: Problem | None) -> Hindrance | None:
+    """Return what is wrong with a device since a file of ours has a trouble; None without one."""
+    return None if trouble is None else Hindrance(f"{wrong}: {trouble.subject}: {trouble.wrong}", trouble.fix)
 
 
 def peers_of(host: Host, inventory: Inventory) -> tuple[Function, ...]:

@@ -176,6 +176,6 @@ def _types(roots: Roots, config: Config) -> Types:
         user=user,
         write=sysfs_writer(roots.sys),
         wait=time.sleep,
-        made=made_file(roots.state),
+        made=made_file(roots.state, boot),
         boot=boot,
     )

@@ -44,25 +44,19 @@ class Made:
             UUID(uuid)
 
 
-def made_file(state: Path) -> StateFile[Made]:
+def made_file(state: Path, boot: str) -> StateFile[Made]:
     return StateFile(
         path=state / "vgpus.json",
         of=json_of(Made),
         wrong="is not what gpu-plugin wrote",
         fix="remove it, and gpu-plugin leaves the vGPUs that are there to you",
-        sync=False,  # a crash of the node takes the vGPUs too
+        boot=boot,
     )
 
 
 def read_made(state: Path, boot: str) -> Made:
-    """Read what was made in this boot; Refusal if the file is not what gpu-plugin wrote."""
-    return of_boot(made_file(state), boot)
-
-
-def of_boot(file: StateFile[Made], boot: str) -> Made:
-    """Read what was made in this boot; Refusal as of `read_made`."""
-    made = file.read()
-    return Made(boot) if made is None or made.boot != boot else made
+    """Read what was made in this boot; Broken if the file is not what gpu-plugin wrote."""
+    return made_file(state, boot).recover() or Made(boot)
 
 
 def still_there(host: Host, made: Made) -> Made:

@@ -18,7 +18,7 @@ from plugin.binding.rebind import Failed, Writer, do_writes
 from plugin.cards.vgpu_rules import Quota
 from plugin.cards.vgpu_types import instance_of, plain
 from plugin.state_files import StateFile
-from plugin.vgpus.made import Made, Type, of_boot
+from plugin.vgpus.made import Made, Type
 from plugin.vgpus.plan import (
     Clear,
     Count,
@@ -68,7 +68,7 @@ class Types:
     @property
     def ours(self) -> Made:
         """What is ours in this boot."""
-        return of_boot(self.made, self.boot)
+        return self.made.recover() or Made(self.boot)
 
     def remember(self, change: Callable[[Made], Made]) -> None:
         """Change the file of what is ours."""

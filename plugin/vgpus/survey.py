@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pci.functions import is_gpu, is_vfio_driver
@@ -34,6 +34,12 @@ class Survey:
     types: Mapping[int, str]
     drivers: frozenset[str]
     unseen: Problem | None
+
+    def all_used(self, by: str) -> "Survey":
+        """Return the survey with a user for every function and mediated device that has none."""
+        functions = (str(function.address) for card in self.cards for function in card.functions)
+        mdevs = (str(mdev.uuid) for card in self.cards for mdev in card.mdevs)
+        return replace(self, users={**dict.fromkeys((*functions, *mdevs), by), **self.users})
 
 
 def look(

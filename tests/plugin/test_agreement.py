@@ -213,8 +213,8 @@ def test_all_agree_on_which_cards_wait_for_the_fabric_manager(node: Callable[...
 
 def test_all_say_which_files_of_ours_cannot_be_read(node: Callable[..., Node], machine: Machine) -> None:
     this = node(machine("two-rtx-3090"), "{}")
-    for name in ("nvml.json", "vgpus.json"):
-        (this.state / name).write_text("{}x")
+    (this.state / "nvml.json").write_text("{}x")
+    (this.state / "vgpus.json").write_text(f'{{"boot": "{this.boot}"}}')
     seen = this.now()
     texts = list(map(str, seen.not_read))
     assert [text.split(": ")[0] for text in texts] == [f"{this.state}/nvml.json", f"{this.state}/vgpus.json"]

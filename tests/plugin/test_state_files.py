@@ -1,11 +1,13 @@
 """The state files: a plugin reads what the version before it wrote, and takes nothing else for it."""
 
 import asyncio
+import os
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,11 @@ from plugin.cards.config import Fabric
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.fabric.activations import Activation, Book, book_file
 from plugin.fabric.modules import keep, read_module_ids
-from plugin.state_files import Busy, StateFile, json_of, locked, locked_within
+from plugin.state_files import Broken, Busy, Lost, StateFile, json_of, locked, locked_within
+from plugin.vgpus.made import Made, Type, made_file, read_made
 from program.errors import Refusal
 from tests.plugin.binding.test_nvml import tells
+from tests.plugin.broken_files import BREAKS, OF_ANOTHER_BOOT, OF_NO_BOOT, REASONS, break_file
 from tests.processes import FIXTURES, ROOT
 
 #: As version 0.1.0 writes them.
@@ -43,6 +47,12 @@ BOOK = Book(
     (4,),
 )
 DEVICE = PreparedDevice("gpu", "pci-0000-41-00-0", "0000:41:00.0", ("0000:41:00.0", "0000:41:00.1"))
+MADE = Made(
+    BOOT,
+    {"0000:41:00.4": Type(1155, "NVIDIA L40S-24Q")},
+    {"00000000-0000-0000-0000-0000000000a0": "0000:61:00.0"},
+    {"0000:41:00.0": 16},
+)
 PREPARED = {"UID": Prepared("vms", "gpu", True, (DEVICE,))}
 
 CARD = Function(
@@ -56,43 +66,37 @@ UUIDS = {CARD.address: Identity("GPU-8dcd427f-b4c5-4b2a-9f10-000000000001", "NVI
 #: What each has in it, how it is read from a directory, and how it is written to one.
 KINDS: dict[str, tuple[object, Callable[[Path], object], Callable[[Path], None]]] = {
     "former-drivers": (FORMER, lambda d: read_former(d, BOOT), lambda d: write_former(d, BOOT, FORMER)),
-    "former-settings": (SET, lambda d: settings_file(d).read(), lambda d: settings_file(d).write(SET)),
+    "former-settings": (SET, lambda d: settings_file(d, BOOT).recover(), lambda d: settings_file(d, BOOT).write(SET)),
     "module-ids": (MODULE_IDS, lambda d: read_kept(d), lambda d: keep(d, MODULE_IDS)),
     "nvml": (UUIDS, lambda d: read_uuids(d), lambda d: keep_uuids(d)),
     "partitions": (BOOK, lambda d: book_file(d).read(), lambda d: book_file(d).write(BOOK)),
     "checkpoint": (PREPARED, lambda d: Checkpoint(d, BOOT).read(), lambda d: Checkpoint(d, BOOT).write(PREPARED)),
+    "vgpus": (MADE, lambda d: made_file(d, BOOT).recover(), lambda d: made_file(d, BOOT).write(MADE)),
 }
-#: What is said of each that is damaged, and how single lines of it are.
-DAMAGED: dict[str, tuple[str, list[tuple[str, str]]]] = {
-    "former-drivers": (
-        "is not what bind wrote; remove it",
-        [('"id": "10de:1f08",', ""), ('"nouveau"', "7"), ("0000:01:00.0", "gpu"), ('"boot"', '"a": 1, "boot"')],
-    ),
-    "former-settings": (
-        "is not what bind wrote; remove it",
-        [('"10de:2b85"', "1"), ('"flr bus"', "7"), ("0000:41:00.0", "gpu"), ('"boot"', '"a": 1, "boot"')],
-    ),
-    "module-ids": ("has no module IDs in it; expected module IDs by PCI address, in JSON", [("5", "-5"), ("5", "5.5")]),
-    "nvml": (
-        "is not what bind wrote; remove it",
-        [("GPU-8", "GPU-"), ("0000:41", "41"), ('"id"', '"ids"'), ('"10de:20b2"', "1"), ("NVIDIA", "\u001b")],
-    ),
-    "partitions": (
-        "is not what gpu-plugin wrote, and nobody knows who has which partition; end the guests",
-        [
-            ("true", "1"),
-            ("null", "7"),
-            ('"others"', '"other"'),
-            ('"pod": "default/vm",', ""),
-            ("9", "-9"),
-            ("5", "true"),
-        ],
-    ),
-    "checkpoint": (
-        "is not what the driver wrote, so which cards are taken is not known; end the pods",
-        [("true", "false"), ('"version": 1', '"version": 2'), ("41:00.1", "41:00.2"), ("5f0e", "5f0f"), ('"vms"', "1")],
-    ),
+#: What is said of each that is damaged.
+WRONG: dict[str, str] = {
+    "former-drivers": r"is not what bind wrote (\(.+\)); .*remove it, and unbind lets the kernel choose the drivers",
+    "former-settings": r"is not what bind wrote (\(.+\)); .*remove it, and unbind leaves reset_method and d3cold",
+    "module-ids": r"has no module IDs in it (\(.+\)); expected module IDs by PCI address, in JSON",
+    "nvml": r"is not what bind wrote (\(.+\)); .*remove it, and bind keeps UUIDs anew",
+    "partitions": r"is not what gpu-plugin wrote, and nobody knows who has which partition (\(.+\)); .*end the guests",
+    "checkpoint": r"is not what the driver wrote, so which cards are taken is not known (\(.+\)); .*end the pods",
+    "vgpus": r"is not what gpu-plugin wrote (\(.+\)); .*remove it, and gpu-plugin leaves the vGPUs",
 }
+#: What single values of each become that are as wrong.
+DAMAGES: dict[str, list[tuple[str, str]]] = {
+    "former-drivers": [('"nouveau"', "7"), ("0000:01:00.0", "gpu")],
+    "former-settings": [('"flr bus"', "7"), ("0000:41:00.0", "gpu")],
+    "module-ids": [("5", "-5"), ("5", "5.5")],
+    "nvml": [("GPU-8", "GPU-"), ("0000:41", "41"), ('"10de:20b2"', "1"), ("NVIDIA", "\u001b")],
+    "partitions": [("true", "1"), ("null", "7"), ('"others"', '"other"'), ('"pod": "default/vm",', ""), ("9", "-9")],
+    "checkpoint": [("true", "false"), ('"version": 1', '"version": 2'), ("41:00.1", "41:00.2"), ('"vms"', "1")],
+    "vgpus": [("1155", "true"), ("0000:41:00.4", "gpu"), ("a0", "x0"), ("16", "1.5"), ('"unprobed": []', '"un": []')],
+}
+#: Those that are about a boot.
+OF_A_BOOT, AS_NONE = {"former-drivers", "former-settings", "vgpus", "checkpoint"}, {"former-drivers", "vgpus"}
+#: What is said of a file that is only a mapping.
+OTHERWISE = {("nvml", "of a newer version"), *(("module-ids", kind) for kind in REASONS if "newer" in kind)}
 each = pytest.mark.parametrize("name", KINDS)
 
 
@@ -127,54 +131,104 @@ def test_what_the_version_before_wrote_is_read_and_written_the_same_again(name: 
 
 
 @each
-def test_a_file_that_is_damaged_is_not_taken_for_another(name: str, tmp_path: Path) -> None:
+def test_a_file_that_is_broken_is_not_taken_for_another_and_the_error_says_how(name: str, tmp_path: Path) -> None:
     _, read, _ = KINDS[name]
-    wrong, damages = DAMAGED[name]
     file = tmp_path / f"{name}.json"
     text = (FILES / file.name).read_text()
-    empty = [] if name in ("module-ids", "nvml") else ["{}"]
-    whole = [
-        "",
-        "null",
-        "[]",
-        text[:-3],
-        text[1:],
-        "[" * 100_000,
-        text + " " * 2_000_000,
-        '{"a": 1, ' + text[1:],
-        f'{{"a": {"[" * 100_000}{"]" * 100_000}, {text[1:]}',
-        *empty,
-    ]
-    for document in (*whole, *(text.replace(old, new, 1) for old, new in damages)):
-        file.write_text(document)
-        with pytest.raises(Refusal) as error:
+    for kind in BREAKS:
+        if (name, kind) == ("module-ids", "without a field"):
+            continue  # it has none
+        break_file(kind, file, text)
+        says_nothing = {OF_ANOTHER_BOOT} | (OF_NO_BOOT if name != "checkpoint" else set())
+        if name in OF_A_BOOT and kind in says_nothing:
+            assert not read(tmp_path), kind
+            continue
+        with pytest.raises(Broken if name in OF_A_BOOT | {"partitions"} else Refusal) as error:
             read(tmp_path)
-        assert f"{file}: {wrong}" in str(error.value), document
+        said = re.fullmatch(f"{file}: {WRONG[name]}.*", str(error.value))
+        assert said is not None, (kind, error.value)
+        its = "it names no boot" if (name, kind) == ("checkpoint", "torn at once") else REASONS.get(kind, "")
+        if (name, kind) not in OTHERWISE:
+            assert its in said[1], kind
+            is_newer = "which this version does not know" in said[1]
+            assert ("use the version of gpu-plugin that wrote it; or " in str(error.value)) is is_newer, kind
+        if name == "checkpoint":
+            assert isinstance(error.value, Lost) is (kind in OF_NO_BOOT), kind
 
 
 @each
-def test_nothing_written_is_nothing_and_a_directory_in_its_place_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_value_that_is_wrong_is_refused(name: str, tmp_path: Path) -> None:
+    _, read, _ = KINDS[name]
+    text = (FILES / f"{name}.json").read_text()
+    for old, new in DAMAGES[name]:
+        assert old in text
+        (tmp_path / f"{name}.json").write_text(text.replace(old, new, 1))
+        with pytest.raises(Refusal, match=WRONG[name]):
+            read(tmp_path)
+
+
+def test_a_field_that_a_version_adds_may_be_missing_in_an_older_file() -> None:
+    @dataclass(frozen=True)
+    class Later:
+        a: str
+        b: int = 7
+
+    assert json_of(Later, "b")(b'{"a": ""}') == Later("")
+    with pytest.raises(ValueError, match="it lacks the field 'b'"):
+        json_of(Later)(b'{"a": ""}')
+
+
+@each
+def test_nothing_written_is_nothing_and_what_cannot_be_replaced_is_refused(name: str, tmp_path: Path) -> None:
     _, read, write = KINDS[name]
     assert not read(tmp_path)
-    (tmp_path / f"{name}.json").mkdir()
-    with pytest.raises(Refusal, match=rf"{name}\.json: cannot be read: Is a directory; .+"):
-        read(tmp_path)
-    (tmp_path / f"{name}.json").rmdir()
     (tmp_path / f"{name}.json.new").mkdir()
     with pytest.raises(Refusal, match=rf"{name}\.json: cannot be written: Is a directory; .+"):
         write(tmp_path)
 
 
+@each
+def test_what_a_killed_writer_or_somebody_else_left_is_replaced_and_never_followed(name: str, tmp_path: Path) -> None:
+    value, read, write = KINDS[name]
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / f"{name}.json.new").symlink_to(tmp_path / "theirs")
+    write(tmp_path / "new")
+    (tmp_path / f"new/{name}.json").rename(tmp_path / f"{name}.json.old")
+    (tmp_path / f"new/{name}.json.new").symlink_to(tmp_path / "theirs")
+    write(tmp_path / "new")
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert read(tmp_path / "new") == value
+    assert not (tmp_path / f"new/{name}.json").is_symlink()
+
+
 def test_what_another_boot_did_is_nothing(tmp_path: Path) -> None:
     shutil.copytree(FILES, tmp_path, dirs_exist_ok=True)
-    assert (read_former(tmp_path, "other"), Checkpoint(tmp_path, "other").read()) == ({}, {})
+    other = "other"
+    assert (read_former(tmp_path, other), Checkpoint(tmp_path, other).read()) == ({}, {})
+    assert read_made(tmp_path, other) == Made(other)
 
 
-def test_a_checkpoint_is_roots_and_what_has_to_outlive_a_crash_is_on_the_disk(tmp_path: Path) -> None:
+def test_a_file_is_on_the_disk_and_its_directory_too_before_what_it_protects_is_done(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def hear(_: object, event: str, function: object) -> None:
+        if event == "c_call" and function in (os.fsync, os.replace, os.rename):
+            calls.append(getattr(function, "__name__", ""))
+
+    for write in (write for _, _, write in KINDS.values()):
+        calls.clear()
+        sys.setprofile(hear)
+        try:
+            write(tmp_path)
+        finally:
+            sys.setprofile(None)
+        assert calls == ["fsync", "replace", "fsync"]
+
+
+def test_a_checkpoint_is_roots(tmp_path: Path) -> None:
     file = Checkpoint(tmp_path, BOOT)._file
     file.write(file.of((FILES / "checkpoint.json").read_bytes()))
     assert file.path.stat().st_mode & 0o777 == 0o600
-    assert (file.sync, book_file(tmp_path).sync) == (True, True)
 
 
 def test_a_file_that_is_not_there_costs_no_pydantic(tmp_path: Path) -> None:
@@ -204,6 +258,20 @@ def test_a_file_that_was_not_wholly_written_is_as_before(tmp_path: Path) -> None
     assert "file: cannot be written: File too large" in result.stderr
     assert file.read() == {"a": "before"}
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_lock_is_no_link_and_a_fifo_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    with pytest.raises(Refusal, match="cannot be written"), locked(tmp_path / "link", "", ""):
+        pass
+    assert not (tmp_path / "theirs").exists()
+    os.mkfifo(tmp_path / "lock")
+    with (
+        locked(tmp_path / "lock", "is at work", "wait"),
+        pytest.raises(Busy),
+        locked(tmp_path / "lock", "is at work", "wait"),
+    ):
+        pass
 
 
 def test_a_lock_is_waited_for_until_a_deadline(tmp_path: Path) -> None:

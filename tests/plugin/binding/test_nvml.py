@@ -14,7 +14,6 @@ from plugin.binding.nvml import Identities, Identity, keep, read_identities, rea
 from plugin.cards.config import Bind, Config, Serve
 from plugin.cards.names import PCIIDs
 from plugin.dra.slices import device_of
-from program.errors import Refusal
 from tests.conftest import Command
 from tests.kernel import bind
 from tests.plugin.binding.node import GPU, Node, rtx
@@ -129,9 +128,17 @@ def test_a_damaged_file_is_told_and_keeps_nothing_else_from_being_known(node: No
     (node.roots.state / "nvml.json").write_text("{")
     found = known(tmp_path)
     assert found.by_address == KNOWN
-    assert "nvml.json: is not what bind wrote; remove it" in str(found.trouble)
-    with pytest.raises(Refusal, match=r"nvml.json: is not what bind wrote; remove it"):
+    assert "nvml.json: is not what bind wrote (it ends too early); remove it" in str(found.trouble)
+
+
+def test_what_a_crash_left_of_it_is_kept_anew_and_what_is_wrong_stays_and_keeps_no_card_from_being_bound(
+    node: Node, tmp_path: Path
+) -> None:
+    file = node.roots.state / "nvml.json"
+    for text, stays in (("", False), ("{", False), ("[]", True), ('{"0000:01:00.0": {"later": 1}}', True)):
+        file.write_text(text)
         keep(node.sys, functions(node.sys), proc=node.roots.proc, state=node.roots.state)
+        assert (file.read_text() == text) is stays, text
 
 
 def test_bind_keeps_it_before_the_driver_lets_go(gpu_plugin: Command, node: Node, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pci.slices import DRIVER
 from tests.apiserver import SLICES
 from tests.conftest import Machine
 from tests.kernel import bind
+from tests.plugin.daemon import BOTH
 from tests.plugin.dra.cluster import NODE, Cluster, running_cluster, wait_until
 
 FIRST, SECOND = "pci-0000-01-00-0", "pci-0000-e1-00-0"
@@ -342,15 +343,25 @@ def test_another_boot_forgets_what_was_prepared(cluster: Cluster) -> None:
         assert set(cluster.kubelet.unprepare(one).values()) == {""}
 
 
-def test_a_checkpoint_that_is_not_what_was_written_is_no_reason_to_give_a_card_twice(cluster: Cluster) -> None:
-    with cluster.driver():
-        cluster.wait_for(FIRST, SECOND)
+def test_a_checkpoint_that_is_not_what_was_written_is_no_reason_to_give_a_card_twice_or_none(cluster: Cluster) -> None:
+    config = f"serve: dra\noffer: [{{address: '{BOTH[1]}', resource: example.com/gpu, serve: device-plugin}}]\n"
+    with cluster.driver(config):
+        cluster.wait_for(FIRST)
         prepared(cluster, cluster.claim(FIRST))
     file = cluster.state / "checkpoint.json"
-    file.write_text(file.read_text().replace("01:00.0", "02:00.0"))
-    with cluster.driver() as plugin:
-        assert plugin.end() == 1
-    assert "is not what the driver wrote, so which cards are taken is not known" in plugin.log[-1]
+    text = file.read_text()
+    file.write_text(text.replace("01:00.0", "02:00.0"))
+    with cluster.driver(config) as plugin:
+        plugin.wait_for_line(f"{BOTH[1]} (GA102 [GeForce RTX 3090]) is on offer as example.com/gpu")
+        wait_until(lambda: "taints" in cluster.published().get(FIRST, {}))
+        (taint,) = cluster.published()[FIRST]["taints"]
+        assert taint["value"].startswith("may-have-been-prepared-for-a-claim")
+        unknown = "is not what the driver wrote, so which cards are taken is not known (its checksum is wrong)"
+        assert unknown in refused(cluster, cluster.claim(FIRST))
+        assert any(f"which claims have what is not known: {file}: {unknown}" in line for line in plugin.log)
+        file.unlink()  # as the error says; the next claim has the file read again
+        assert prepared(cluster, cluster.claim(FIRST))
+        cluster.wait_for(FIRST)
 
 
 def test_files_of_claims_that_are_not_prepared_are_removed(cluster: Cluster) -> None:

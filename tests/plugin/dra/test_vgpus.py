@@ -68,7 +68,7 @@ class InProcess(Binder):
 
     def _types(self, config: Config) -> Types:
         kernel, boot = self.kernel, boot_id(self.kernel.proc)
-        made = made_file(self._roots.state)
+        made = made_file(self._roots.state, boot)
 
         def users() -> dict[str, str]:
             ours = made.read()
@@ -358,7 +358,7 @@ def test_a_card_whose_files_cannot_be_read_is_an_error_for_each_of_its_vgpus(tmp
     roots = Roots.beside(kernel.sys, tmp_path / "state")
     functions = [str(one.address) for one in read_host(kernel.sys).functions.values() if one.is_virtual][:2]
     made = Made(boot_id(kernel.proc), types={each: Type(1155, "NVIDIA L40S-24Q") for each in functions})
-    made_file(roots.state).write(made)
+    made_file(roots.state, made.boot).write(made)
     (kernel.sys / "bus/pci/devices/0000:41:00.0/sriov_totalvfs").write_text("x\n")
     work = partial(vgpus.remove_for_claims, roots, CONFIG, [*map(vgpus.named, functions)])
     with pytest.raises(Refusal) as refused:
@@ -366,7 +366,7 @@ def test_a_card_whose_files_cannot_be_read_is_an_error_for_each_of_its_vgpus(tmp
     assert [problem.subject for problem in refused.value.problems] == 2 * [
         f"{kernel.sys}/bus/pci/devices/0000:41:00.0/sriov_totalvfs"
     ]
-    assert made_file(roots.state).read() == made
+    assert made_file(roots.state, made.boot).read() == made
 
 
 def test_of_two_claims_at_once_for_the_last_place_one_has_it(node: Node, pci_ids: PCIIDs) -> None:

@@ -31,6 +31,7 @@ class Node:
             manager=SOCKET,
             **{"modules": {address: module for module, address in ADDRESSES.items()}, **settings},
         )
+        self.inventory = INVENTORY
         self.pods: dict[str, set[int]] = {}
         self.lists = True
         self.is_whole = True
@@ -42,7 +43,7 @@ class Node:
         return Partitions(
             state=self.state,
             settings=lambda: self.settings,
-            inventory=lambda: INVENTORY,
+            inventory=lambda: self.inventory,
             listed=self._listed,
             own_pod=OWN_POD,
             every=every,

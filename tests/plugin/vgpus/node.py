@@ -113,7 +113,7 @@ class Node(Kernel):
             nvidia_smi=self._killable(self.nvidia_smi),
             wait=self._wait,
             uuid=lambda: next(self._uuids),
-            made=_killable_file(made_file(self.state), self._moment),
+            made=_killable_file(made_file(self.state, boot_id(self.proc)), self._moment),
             boot=boot_id(self.proc),
         )
         return (*planned.problems, *apply(world, planned, self.survey().made, lambda card, step: None))
@@ -159,4 +159,4 @@ class _KillableFile(StateFile[Made]):
 
 
 def _killable_file(file: StateFile[Made], moment: Callable[[], None]) -> _KillableFile:
-    return _KillableFile(path=file.path, of=file.of, wrong=file.wrong, fix=file.fix, sync=file.sync, moment=moment)
+    return _KillableFile(path=file.path, of=file.of, wrong=file.wrong, fix=file.fix, boot=file.boot, moment=moment)
