@@ -1,5 +1,6 @@
 """The flags that several commands of gpu-plugin have, without typer, which the process of `serve` has not."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +22,12 @@ ConfigFile = Annotated[
 ]
 StateDirectory = Annotated[Path, Flag("Where former drivers, module IDs and the owners of partitions are kept.")]
 PCIIDsFile = Annotated[Path, Flag("The pci.ids file that resource names are made from.")]
+
+
+def require_directory(flag: str, path: Path | None) -> None:
+    """UserError if a flag names a directory that is not there: nothing would be found in it."""
+    if path is not None and not os.path.isdir(path):  # noqa: PTH112 (it may raise)
+        raise UserError(f"{flag} {path}", "is no directory", "name one that is there, or leave it out")
 
 
 def words(flag: str, command: str) -> list[str]:

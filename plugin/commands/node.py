@@ -14,11 +14,10 @@ from plugin.cards.holders import Assignment, CannotAsk
 from plugin.cards.names import PCI_IDS, PCIIDs
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
-from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs, require_directory
 from plugin.node.look import Places, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
-from program.errors import UserError
 from program.flags import Flag
 
 _SYS = Path("/sys")
@@ -85,10 +84,7 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     named socket does not answer."""
     is_this_node = flags.sysfs == _SYS
     for flag in ("proc", "dev", "state", "dra_state"):
-        directory = getattr(flags, flag)
-        if directory is not None and not os.path.isdir(directory):  # noqa: PTH112 (it may raise)
-            name = f"--{flag.replace('_', '-')} {directory}"
-            raise UserError(name, "is no directory", "name one that is there, or leave it out")
+        require_directory(f"--{flag.replace('_', '-')}", getattr(flags, flag))
     flags = in_pod(flags)
     sysfs, proc, dev, state, dra_state = flags.sysfs, flags.proc, flags.dev, flags.state, flags.dra_state
     if is_this_node:

@@ -24,7 +24,7 @@ from plugin.binding.rebind import Failed, sysfs_writer
 from plugin.cards.config import Config
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
-from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory, words
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory, require_directory, words
 from plugin.state_files import Broken, boot_id
 from plugin.sysfs_child import ask
 from plugin.vgpus.apply import apply
@@ -103,6 +103,10 @@ def vgpus(
         rules = replace(rules, vgpus=())
     is_this_node = sysfs == _SYS
     sockets = pod_resources or (POD_RESOURCES if is_this_node and os.path.exists(POD_RESOURCES) else None)  # noqa: PTH110
+    require_directory("--dra-state", dra_state)
+    if action is not None and not dry_run and not (is_this_node or dra_state):
+        wrong, fix = "is there without --dra-state", "name where the DRA driver of that node keeps its claims"
+        raise UserError(f"--sysfs {sysfs}", f"{wrong}: a vGPU of a claim would be taken away", fix)
     proc = sysfs.absolute().parent / "proc"
     boot = boot_id(proc)
     checkpoint = Checkpoint(dra_state or DRA_STATE, boot) if is_this_node or dra_state else None

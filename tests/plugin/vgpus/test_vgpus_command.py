@@ -23,11 +23,13 @@ HALVES = [{"device": "10de:26b9", "types": {"L40S-24Q": 2}}]
 class Program:
     def __init__(self, root: Path, gpu_plugin: Command, *cards: Card) -> None:
         self.node, self._run, self._config = Node(root, *cards), gpu_plugin, root / "config.yaml"
+        self.dra_state: tuple[str | Path, ...] = ("--dra-state", root / "dra")
+        (root / "dra").mkdir()
 
     def __call__(self, *arguments: str, vgpus: object = HALVES, **more: Mapping[str, str]) -> tuple[str, str, int]:
         self._config.write_text(yaml.safe_dump({"vgpus": vgpus}))
         places = ("--sysfs", self.node.sys, "--state", self.node.state, "--config", self._config)
-        done = self._run("vgpus", *arguments, *places, **more)
+        done = self._run("vgpus", *arguments, *places, *self.dra_state, **more)
         return done.stdout, done.stderr, done.returncode
 
 
@@ -101,6 +103,26 @@ def test_who_has_what_is_asked_of_the_kubelet_which_has_to_answer(program: Progr
         "pod-resources/kubelet.sock: " in program("apply", "--undo", "--pod-resources", str(kubelet.pod_resources))[1]
     )
     assert len(program.node.types(CARD)) == 1
+
+
+def test_a_vgpu_of_a_claim_stays_and_without_the_drivers_directory_nothing_is_done(program: Program) -> None:
+    program.node.wants(VGPURule(device="10de:26b9", types={"L40S-24Q": 1}))
+    program.node.apply()
+    program.node.claim(CARD.function(1))
+    directory = Path(program.dra_state[1])
+    _, error, code = program("apply", "--undo")
+    assert "and is in use by claim default/" in error
+    for place, says in (
+        ((), "is there without --dra-state: a vGPU of a claim would be taken away; name where the DRA driver"),
+        (("--dra-state", directory / "typo"), "typo: is no directory; name one that is there, or leave it out"),
+    ):
+        program.dra_state = place
+        _, error, code = program("apply", "--undo")
+        assert says in error
+        assert code == 2
+    assert len(program.node.types(CARD)) == 1
+    program.dra_state = ()
+    assert program("--dry-run")[2] == 0, "a dry run takes nothing away"
 
 
 def test_a_script_that_is_not_there_or_fails_is_named(program: Program, tmp_path: Path) -> None:
