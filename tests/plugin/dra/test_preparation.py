@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from plugin.cards.config import Bind, Config, Serve
 from plugin.cards.names import PCIIDs
+from plugin.dra.checkpoint import Checkpoint, PreparedDevice
+from plugin.dra.claims import read_claim
+from plugin.dra.status import Statuses, of_devices
 from plugin.dra.work import StillAtWork, Work
-from program.errors import Refusal
+from program.errors import ProgramError, Refusal
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes
-from tests.plugin.dra.cluster import Cluster, running_cluster
+from tests.plugin.dra.cluster import NODE, Cluster, running_cluster
 from tests.plugin.dra.inside import Inside, inside, reference
 from tests.plugin.dra.test_binding import FIRST, GPU, Node
 from tests.plugin.dra.test_binding import node as node
@@ -109,5 +113,59 @@ def test_a_claim_whose_pod_may_run_is_not_prepared_anew(cluster: Cluster, pci_id
         bind(cluster.sys, attribute.name, "nvidia")  # neither is its card looked at
         assert await claims.prepare(claim) == devices
         assert {file: file.stat().st_mtime_ns for file in written} == written
+
+    inside(cluster, pci_ids, life)
+
+
+def test_a_claim_whose_pod_may_run_is_not_given_up_nor_by_the_next_driver(cluster: Cluster, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        claims, claim = driver.claims(), reference(cluster.claim(NAMES[0]))
+        await claims.prepare(claim)
+        assert not claims.is_begun.is_set()
+        await claims.give_up(claim.uid)
+        assert await driver.claims().reconcile()
+        assert [*cluster.checkpoint(), *cluster.specifications()] == [claim.uid, claim.uid]
+
+    inside(cluster, pci_ids, life)
+
+
+def test_a_claim_is_completed_only_by_a_pod_on_this_node_also_after_a_kill_between_its_files_and_that(
+    cluster: Cluster, pci_ids: PCIIDs
+) -> None:
+    async def life(driver: Inside) -> None:
+        object_ = cluster.claim(NAMES[0])
+        claims, claim = driver.claims(), reference(object_)
+        for _ in range(2):
+            await claims.make_ready(read_claim(claim, object_, NODE))
+            assert cluster.checkpoint()[claim.uid]["completed"] is False
+        await claims.prepare(claim)
+        checkpoint = Checkpoint(cluster.state, "")
+        checkpoint.write({uid: replace(its, completed=False) for uid, its in checkpoint.read().items()})
+        await driver.claims().prepare(claim)
+        assert cluster.checkpoint()[claim.uid]["completed"] is True
+
+    inside(cluster, pci_ids, life)
+
+
+def test_a_claim_that_was_begun_and_cannot_be_finished_is_taken_back(cluster: Cluster, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        object_ = cluster.claim(NAMES[0])
+        claims, claim = driver.claims(), reference(object_)
+        await claims.make_ready(read_claim(claim, object_, NODE))
+        bind(cluster.sys, "0000:07:00.0", "nvidia")
+        with pytest.raises(ProgramError, match="is not a device of this node"):
+            await claims.prepare(claim)
+        assert cluster.checkpoint() == {}
+
+    inside(cluster, pci_ids, life)
+
+
+def test_nothing_is_written_into_another_claim_of_the_same_name(cluster: Cluster, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        first, then = (cluster.claim(NAMES[0], name="gpu") for _ in range(2))
+        devices = [PreparedDevice("gpu-0", NAMES[0], "0000:07:00.0")]
+        for claim, written in ((first, []), (then, NAMES[:1])):
+            await Statuses(driver.api, NODE).write(reference(claim), of_devices(devices, "Prepared"))
+            assert [*cluster.status(then)] == written
 
     inside(cluster, pci_ids, life)

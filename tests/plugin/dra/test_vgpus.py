@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pci.sysfs.vgpus import read_card
 from plugin.binding.moves import Write
 from plugin.binding.rebind import Failed, Roots
 from plugin.cards.config import Config, Serve
+from plugin.cards.holders import Assignment
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import plain
@@ -350,6 +352,19 @@ def test_what_no_claim_has_any_more_goes(node: Node, pci_ids: PCIIDs) -> None:
 
     inside(node.cluster, pci_ids, life, CONFIG)
     assert node.kernel.types(CARD) == {CARD.function(5): "NVIDIA L40S-24Q"}
+
+
+def test_a_vgpu_of_ours_that_the_kubelet_lists_for_a_pod_is_not_taken_away(node: Node, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        await node.claims(driver).prepare(reference(node.cluster.claim(HALF.format(0))))
+        (node.cluster.state / "checkpoint.json").unlink()
+        (vgpu,) = node.ours()
+        given = frozenset({Assignment("default/vm", "nvidia.com/NVIDIA_L40S-24Q", vgpu)})
+        driver.watch.see(replace(driver.watch.snapshot, assignments=given))
+        await node.claims(driver).reconcile()
+        assert (node.types, node.ours()) == (["L40S-24Q"], [vgpu])
+
+    inside(node.cluster, pci_ids, life, CONFIG)
 
 
 def test_a_card_whose_files_cannot_be_read_is_an_error_for_each_of_its_vgpus(tmp_path: Path) -> None:

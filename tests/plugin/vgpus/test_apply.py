@@ -145,6 +145,18 @@ def test_a_card_with_a_vgpu_of_others_keeps_its_mode(node: Node) -> None:
     assert (node.mixed, node.wrongs) == (set(), [])
 
 
+def test_a_card_with_a_vgpu_in_use_keeps_its_mode_and_that_vgpu(node: Node) -> None:
+    node.wants(HALVES)
+    node.apply()
+    used, _ = node.types(CARD)
+    node.guests[used] = "qemu-system-x86 (pid 812)"
+    node.wants(VGPURule(device="10de:26b9", types={"L40S-24Q": 1, "L40S-8Q": 2}, mixed_sizes=True))
+    assert not any("allow vGPUs of several sizes" in step for step in node.steps())
+    (problem,) = node.apply()
+    assert problem.wrong.startswith("can become no further vGPU of type L40S-8Q")
+    assert (node.mixed, node.wrongs, used in node.types(CARD)) == (set(), [], True)
+
+
 def test_a_type_without_its_gpu_instance_says_so(tmp_path: Path) -> None:
     types = {1414: ("NVIDIA H200X-1-18C", 18, 7)}
     card = Card(bus=0x41, id="10de:2335", memory=141, types=types, without_instance=frozenset(types))
@@ -284,6 +296,22 @@ def test_what_others_made_counts_and_is_never_touched(node: Node) -> None:
     assert node.types(CARD) == {CARD.function(1): "NVIDIA L40S-24Q"}
     assert node.count(CARD) == 8
     assert node.wrongs == []
+
+
+def test_our_virtual_functions_stay_on_while_somebody_else_has_a_vgpu_of_them(node: Node) -> None:
+    node.wants(replace(HALVES, types={"L40S-24Q": 1}))
+    node.apply()
+    node.write_type(CARD.function(5), 1155)
+    node.wants()
+    assert [step.partition(": ")[2].split()[0] for step in node.steps()] == ["remove"]
+    assert node.apply() == ()
+    assert (node.types(CARD), node.count(CARD)) == ({CARD.function(5): "NVIDIA L40S-24Q"}, 8)
+    node.write_type(CARD.function(5), 0)
+    planned = node.plan()
+    node.write_type(CARD.function(6), 1155)  # faster than we are
+    (problem,) = node.carry_out(planned)
+    assert problem.wrong.startswith(f"its virtual functions are in use: {CARD.function(6)}")
+    assert (node.types(CARD), node.count(CARD), node.wrongs) == ({CARD.function(6): "NVIDIA L40S-24Q"}, 8, [])
 
 
 def test_functions_that_are_in_use_stay_and_their_user_is_named(node: Node) -> None:
