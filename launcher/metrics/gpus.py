@@ -32,7 +32,8 @@ class GuestAnswer:
 
 
 class Questions:
-    """Asks the guest's agent, at most every 15 s. `answer`: the last one, None until there is one."""
+    """Asks the guest's agent, at most every 15 s, and no more once its answers count no more. `answer`: the last one,
+    None until there is one."""
 
     def __init__(self, ask: AskAgent, apart: float = _APART, within: float = _WITHIN) -> None:
         self._ask, self._apart, self._within = ask, apart, within
@@ -43,10 +44,13 @@ class Questions:
         self.answer: GuestAnswer | None = None
 
     def begin(self) -> None:
-        """Begin a question, unless one is open or the last is too young. It does not wait."""
+        """Begin a question, unless one is open, the last is too young, or the guest invents versions. It does not
+        wait."""
         now = time.monotonic()
         if now - self._begun < self._apart or (self._thread is not None and self._thread.is_alive()):
             return
+        if len(self._versions) > _VERSIONS:
+            return  # no answer counts any more, and each would have more versions to remember
         self._begun = now
         # Such threads keep no process from ending.
         self._thread = threading.Thread(target=self._question, name="question to nvidia-smi", daemon=True)
