@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,21 @@ def test_a_libvirt_that_does_not_answer_is_asked_once_and_waited_for_no_longer_t
             assert (found[("sees_libvirt",)], found[("vm_state", "running", "", "")]) == (0, 1)
         assert silent.questions == 1
         silent.answers.set()
+
+
+def test_whoever_scrapes_without_a_pause_gets_two_pages_a_second(tmp_path: Path) -> None:
+    """Each page is a question to libvirt, and every pod may scrape."""
+    memory, pages = tmp_path / "fs/cgroup/memory.current", set[float]()
+    memory.parent.mkdir(parents=True)
+    memory.write_text("0")
+    with scraping(VM(IDENTITY), XML, tmp_path) as scrape:
+        began = time.monotonic()
+        for number in range(50):
+            memory.write_text(str(number))
+            pages.add(scrape()[("container_memory_bytes",)])
+        assert len(pages) <= 1 + (time.monotonic() - began) / 0.5
+        time.sleep(0.6)
+        assert scrape()[("container_memory_bytes",)] == 49, "later ones get a new page"
 
 
 def test_whoever_scrapes_nothing_pays_for_no_imports() -> None:
