@@ -29,6 +29,7 @@ class APIServer:
     """`objects` by path. `takes_taints`, `takes_conditions` and `takes_counters` are whether the feature is on;
     `refuses_counters`: as where they have to be in one slice with their devices. `forbids` has the methods that nobody
     may ask claims by; `writes` counts those of slices, `requests` everything. `delay` is the seconds before an answer.
+    `errors` are the next answers, in place of what was asked for: status, headers and text.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class APIServer:
         self.refuses_counters = False
         self.forbids: set[str] = set()
         self.delay = 0.0
+        self.errors: list[tuple[int, dict[str, str], bytes]] = []
         self.writes = 0
         self.requests = 0
         self._version = 1
@@ -261,6 +263,15 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else {}
+        if self.server.api.errors:
+            code, headers, text = self.server.api.errors.pop(0)
+            self.server.api.requests += 1
+            self.send_response(code)
+            for name, value in {**headers, "Content-Length": str(len(text))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(text)
+            return
         if query.get("watch") == "true":
             self.server.api.requests += 1
             self.send_response(200)

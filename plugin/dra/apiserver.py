@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -32,7 +34,10 @@ _LONGEST = 1 << 23  # bytes of an answer: etcd takes 1.5 MiB of an object, and a
 #: A watch is begun anew after so many seconds, with or without events: its connection may be dead.
 _WATCHES_FOR = 300.0
 
-_FORBIDDEN, _NOT_FOUND, _CONFLICT, _INVALID = 403, 404, 409, 422
+_LONGEST_WORDS = 300  # characters of an error
+#: An answer of too many requests or of a fault is asked for again so often, after the seconds that it names, if these
+#: are few: all tries are within _ANSWERS_WITHIN. client-go asks again for the same answers.
+_TRIES, _LONGEST_PAUSE = 4, 2
 #: A list is read in parts of so many objects, of which a claim has some kilobytes.
 _IN_A_PART = 200
 
@@ -159,16 +164,32 @@ async def _watched(subject: str, events: AsyncIterable[tuple[str, Any]]) -> Asyn
                 yield operation, dict(changed)
     except TimeoutError:
         return
-    except (httpx2.HTTPError, OSError, ValueError) as error:
+    except httpx2.HTTPStatusError as error:
+        # lightkube reads the status of an event alone.
+        refused = error if isinstance(error, ApiError) else ApiError(error.request, error.response)
+        raise _refused(subject, refused) from error
+    except (ConfigError, httpx2.HTTPError, OSError, ValueError) as error:
         raise _unanswered(subject, error) from error
     finally:
         await events.aclose()  # type: ignore[attr-defined]  # (an async generator)
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """Ends an answer that is too long; of a watch, an event that is. A compressed one could become any length."""
+    """Ends an answer that is too long; of a watch, an event that is. A compressed one could become any length.
+
+    Asks again if the server asks for that, and answers each error with a Status.
+    """
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        for _ in range(_TRIES - 1):
+            response = await self._answer(request)
+            pause = _pause_before_the_next(response)
+            if pause is None:
+                return response
+            await asyncio.sleep(pause)
+        return await self._answer(request)
+
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"
         response = await super().handle_async_request(request)
         if "content-encoding" in response.headers:
@@ -176,7 +197,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
             raise httpx2.DecodingError("a compressed answer", request=request)
         assert isinstance(response.stream, httpx2.AsyncByteStream), "it is asynchronous"
         response.stream = _Answer(response.stream, is_watch="watch" in request.url.params)
-        return response
+        return response if response.is_success else await _with_status(response)
 
 
 class _Answer(httpx2.AsyncByteStream):
@@ -196,6 +217,30 @@ class _Answer(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
+def _pause_before_the_next(response: httpx2.Response) -> int | None:
+    """Return the seconds after which to ask again; None if the server does not ask for that, or for long."""
+    after = response.headers.get("Retry-After", "")
+    is_passing = response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
+    return int(after) if is_passing and after in map(str, range(_LONGEST_PAUSE + 1)) else None
+
+
+async def _with_status(response: httpx2.Response) -> httpx2.Response:
+    """Return an error with the Status that lightkube expects: the server's own, completed. Flow control answers in
+    plain text, and what stands before the API server may answer anything."""
+    text = (await response.aread()).decode(errors="replace")
+    await response.aclose()
+    try:
+        status = json.loads(text)
+    except (ValueError, RecursionError):
+        status = None
+    if not isinstance(status, dict):
+        status = {"message": " ".join(text.split())}
+    reason, message = (str(status.get(field) or "")[:_LONGEST_WORDS] for field in ("reason", "message"))
+    completed = {"code": response.status_code, "reason": reason or response.reason_phrase, "message": message}
+    headers = {name: value for name, value in response.headers.items() if name == "retry-after"}
+    return httpx2.Response(response.status_code, headers=headers, json=completed)
+
+
 def _bounded(config: SingleConfig | None) -> _Bounded:
     if config is None or config.user is None:
         raise ConfigError("it has no user")
@@ -212,19 +257,35 @@ async def _answer(subject: str, question: Awaitable[T]) -> T:
         async with asyncio.timeout(_ANSWERS_WITHIN):
             return await question
     except ApiError as error:
-        if error.status.code == _NOT_FOUND:
-            raise NotFound(subject, "does not exist", "the pod that wants it may be gone") from error
-        if error.status.code == _FORBIDDEN:
-            raise Forbidden(subject, f"the API server forbids it: {str(error)[:300]}", "see deploy/dra") from error
-        if error.status.code == _CONFLICT:
-            raise Conflict(subject, "was written by somebody else", "it is read again") from error
-        if error.status.code == _INVALID:
-            raise Invalid(subject, f"the API server does not take it: {str(error)[:300]}", "see its log") from error
+        raise _refused(subject, error) from error
+    except (ConfigError, httpx2.HTTPError, TimeoutError, OSError, ValueError, KeyError) as error:
         raise _unanswered(subject, error) from error
-    except (httpx2.HTTPError, TimeoutError, OSError, ValueError, KeyError) as error:
-        raise _unanswered(subject, error) from error
+
+
+def _refused(subject: str, error: ApiError) -> Refusal:
+    """Return the error of an answer that is one: NotFound, Conflict, or Unanswered."""
+    code, message = error.status.code, str(error.status.message or "")[:_LONGEST_WORDS]
+    words = " ".join(filter(None, (str(code), error.status.reason))) + (f": {message}" if message else "")
+    match code:
+        case HTTPStatus.NOT_FOUND:
+            return NotFound(subject, "does not exist", "the pod that wants it may be gone")
+        case HTTPStatus.CONFLICT:
+            return Conflict(subject, "was written by somebody else", "it is read again")
+        case HTTPStatus.FORBIDDEN:
+            return Forbidden(subject, f"the API server forbids it: {message}", "see deploy/dra")
+        case HTTPStatus.UNPROCESSABLE_ENTITY:
+            return Invalid(subject, f"the API server does not take it: {message}", "see its log")
+        case HTTPStatus.UNAUTHORIZED:
+            fix = "delete the plugin's pod if its ServiceAccount was made anew, or renew the token of --kubeconfig"
+        case HTTPStatus.TOO_MANY_REQUESTS:
+            fix = "it is asked again; if that lasts, see the API server's flow control (API Priority and Fairness)"
+        case _:
+            fix = "it is asked again; see its log"
+    return Unanswered(subject, f"the API server answers {words}", fix)
 
 
 def _unanswered(subject: str, error: Exception) -> Unanswered:
     what = str(error) or type(error).__name__
-    return Unanswered(subject, f"the API server does not say: {what[:300]}", "it is asked again; see its log")
+    return Unanswered(
+        subject, f"the API server does not say: {what[:_LONGEST_WORDS]}", "it is asked again; see its log"
+    )

@@ -1,7 +1,8 @@
 """What the API server may answer, on real HTTP."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,17 @@ CLAIM = Reference("vms", "gpu", "9f86")
 PLACE = "/apis/resource.k8s.io/v1/namespaces/vms/resourceclaims/gpu"
 
 
-def asked(tmp_path: Path, objects: dict[str, Any], question: Callable[[APIServer], Awaitable[T]]) -> T:
+#: Status, headers and text of an answer that is an error.
+Error = tuple[int, dict[str, str], bytes]
+_JSON, _TEXT = {"Content-Type": "application/json"}, {"Content-Type": "text/plain; charset=utf-8"}
+
+
+def asked(
+    tmp_path: Path,
+    objects: dict[str, Any],
+    question: Callable[[APIServer], Awaitable[T]],
+    errors: Sequence[Error] = (),
+) -> T:
     async def ask(kubeconfig: Path) -> T:
         async with APIServer.connected(kubeconfig) as api:
             return await question(api)
@@ -26,7 +37,64 @@ def asked(tmp_path: Path, objects: dict[str, Any], question: Callable[[APIServer
     with running_apiserver() as server:
         for path, each in objects.items():
             server.put(path, each)
-        return asyncio.run(ask(server.kubeconfig(tmp_path / "kubeconfig")))
+        server.errors += errors
+        answer = asyncio.run(ask(server.kubeconfig(tmp_path / "kubeconfig")))
+        assert not server.errors, "each was asked for"
+        return answer
+
+
+async def changes(api: APIServer) -> None:
+    async for _ in api.changes("node-1", "1"):
+        pass
+
+
+_UNAUTHORIZED = b'{"kind": "Status", "message": "Unauthorized", "reason": "Unauthorized", "code": 401}'
+_TIMED_OUT = b'{"kind": "Status", "message": "etcdserver: request timed out", "reason": "InternalError", "code": 500}'
+_RENEW = "delete the plugin's pod if its ServiceAccount was made anew, or renew the token of --kubeconfig"
+_AGAIN = "it is asked again; see its log"
+_IF_IT_LASTS = "it is asked again; if that lasts, see the API server's flow control (API Priority and Fairness)"
+ERRORS: tuple[tuple[Error, str, str], ...] = (
+    ((401, _JSON, _UNAUTHORIZED), "401 Unauthorized: Unauthorized", _RENEW),
+    (
+        (429, _TEXT, b"Too many requests, please try again later.\n"),
+        "429 Too Many Requests: Too many requests, please try again later.",
+        _IF_IT_LASTS,
+    ),
+    ((500, _JSON, _TIMED_OUT), "500 InternalError: etcdserver: request timed out", _AGAIN),
+    ((500, _JSON, b"{}"), "500 Internal Server Error", _AGAIN),
+    ((500, _JSON, b"[1]"), "500 Internal Server Error: [1]", _AGAIN),
+    ((503, {}, b"<html>\n<p>No server"), "503 Service Unavailable: <html> <p>No server", _AGAIN),
+    ((302, {"Location": "/login"}, b""), "302 Found", _AGAIN),
+)
+
+
+@pytest.mark.parametrize(("error", "answer", "fix"), ERRORS)
+@pytest.mark.parametrize("question", [lambda api: api.claim(CLAIM), changes], ids=["claim", "watch"])
+def test_an_error_is_said_with_its_status_and_reason(
+    tmp_path: Path, question: Callable[[APIServer], Awaitable[object]], error: Error, answer: str, fix: str
+) -> None:
+    """429, 500 and 401 became "the API server does not say: None"."""
+    with pytest.raises(Unanswered) as refused:
+        asked(tmp_path, {}, question, [error])
+    assert str(refused.value).partition(": ")[2] == f"the API server answers {answer}; {fix}"
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_server_that_asks_for_another_try_soon_gets_three(tmp_path: Path, status: int) -> None:
+    error = (status, {**_TEXT, "Retry-After": "0"}, b"later")
+    claim = {"metadata": {"name": "gpu", "uid": "9f86"}}
+    answer = asked(tmp_path, {PLACE: claim}, lambda api: api.claim(CLAIM), [error] * 3)
+    assert answer["metadata"]["uid"] == "9f86"
+    with pytest.raises(Unanswered, match=f"answers {status} .*: later; it is asked again"):
+        asked(tmp_path, {PLACE: claim}, lambda api: api.claim(CLAIM), [error] * 4)
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "60"}, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, {}])
+def test_nobody_waits_long_for_another_try(tmp_path: Path, headers: dict[str, str]) -> None:
+    began = time.monotonic()
+    with pytest.raises(Unanswered, match="answers 429"):
+        asked(tmp_path, {}, lambda api: api.claim(CLAIM), [(429, headers, b"")])
+    assert time.monotonic() - began < 30
 
 
 def test_an_answer_is_not_read_beyond_its_bound(tmp_path: Path) -> None:
