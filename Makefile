@@ -69,6 +69,9 @@ lock:  ## pin what pyproject.toml asks for; needs uv
 	uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \
 	    --constraint requirements.txt --custom-compile-command 'make lock' \
 	    deploy/launcher/requirements.in -o deploy/launcher/requirements.txt
+	uv pip compile --quiet --universal --generate-hashes \
+	    --constraint requirements.txt --custom-compile-command 'make lock' \
+	    pyproject.toml -o deploy/krew/requirements.txt
 
 lock-debian: .venv/image  ## pin the Debian packages of both images, by version and hash
 	deploy/lock.sh

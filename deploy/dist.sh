@@ -34,17 +34,16 @@ cp -r deploy/chart "$scratch/gpu-plugin"
 archive gpu-plugin "gpu-plugin-$version.tgz"
 .venv/bin/python deploy/oci.py "$scratch/release/gpu-plugin-$version.tgz" "$scratch/release/gpu-plugin-chart-$version.tar"
 
-# The versions that the tests have.
-sed -n 's/^\([a-z0-9.-]*==[^ ;\\]*\).*/\1/p' requirements.txt >"$scratch/constraints"
-
 plugin=kubectl-gpuvm-$version
 mkdir "$scratch/$plugin"
-cp LICENSE deploy/krew/kubectl-gpuvm "$scratch/release"/*.whl "$scratch/$plugin"
-cp "$scratch/constraints" "$scratch/$plugin/constraints.txt"
+cp LICENSE deploy/krew/kubectl-gpuvm deploy/krew/requirements.txt "$scratch/release"/*.whl "$scratch/$plugin"
 archive "$plugin"
 sum=$(sha256sum "$scratch/release/$plugin.tar.gz" | cut -d' ' -f1)
 sed -e '/^#/d' -e "s|VERSION|$version|; s|SHA256|$sum|; s|RELEASES|${RELEASES:-RELEASES}|" \
     deploy/krew/gpuvm.yaml >"$scratch/release/gpuvm.yaml"
+
+# The versions that the tests have.
+sed -n 's/^\([a-z0-9.-]*==[^ ;\\]*\).*/\1/p' requirements.txt >"$scratch/constraints"
 
 # An environment with the wheel, and what it asks for. Once more by its name, so that the SBOM has no path of this machine.
 .venv/bin/python -m venv --without-pip "$scratch/installed"

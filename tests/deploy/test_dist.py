@@ -146,7 +146,7 @@ def test_krews_manifest_names_the_archive_of_the_version_and_what_is_in_it(relea
     assert platform["files"] == [{"from": f"{PLUGIN.removesuffix('.tar.gz')}/*", "to": "."}]
     with tarfile.open(released / PLUGIN) as archive:
         modes = {Path(member.name).name: member.mode for member in archive if member.isfile()}
-    assert {*modes} == {platform["bin"], "LICENSE", "constraints.txt", WHEEL}
+    assert {*modes} == {platform["bin"], "LICENSE", "requirements.txt", WHEEL}
     assert modes[platform["bin"]] & 0o111
 
 
@@ -161,6 +161,14 @@ def test_krews_plugin_installs_itself_once_and_runs(released: Path, tmp_path: Pa
         "kubectl-gpuvm: /bin/false: is no Python 3.11 or newer with venv; install one, or name it with PYTHON\n"
     )
     quick = {**os.environ, "PIP_NO_COMPILE": "1"}  # what is not imported here needs no bytecode
+    lock = program.with_name("requirements.txt")
+    hashes = lock.read_text()
+    # Another package of the same version, as whoever has taken over an index could serve it.
+    lock.write_text(re.sub(r"sha256:\w{64}", f"sha256:{'0' * 64}", hashes))
+    refused = subprocess.run([link, "--version"], env=quick, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "DO NOT MATCH THE HASHES" in refused.stderr
+    lock.write_text(hashes)
     said = []
     for _ in range(2):
         done = subprocess.run([link, "--version"], env=quick, capture_output=True, text=True, check=False)
@@ -168,6 +176,20 @@ def test_krews_plugin_installs_itself_once_and_runs(released: Path, tmp_path: Pa
         said.append(done.stderr)
     assert said == [f"kubectl-gpuvm: installing its Python packages into {program.parent}/venv, this once\n", ""]
     assert (program.parent / "venv/bin/gpu-launcher").exists()
+
+
+def test_krews_plugin_names_what_the_wheel_asks_for_by_the_hashes_that_are_tested() -> None:
+    of_tests, of_plugin = (
+        dict(
+            re.findall(
+                r"^([a-z0-9-]+==[^ ;\\]+).*\n((?:    --hash=sha256:\w{64}.*\n)+)", path.read_text(), re.MULTILINE
+            )
+        )
+        for path in (ROOT / "requirements.txt", ROOT / "deploy/krew/requirements.txt")
+    )
+    assert of_plugin.items() <= of_tests.items(), "run make lock"
+    names = {name.partition("==")[0] for name in of_plugin}
+    assert {_normal(re.split(r"[<>=]", one)[0]) for one in PROJECT["dependencies"]} <= names, "run make lock"
 
 
 def test_the_sbom_has_what_the_wheel_asks_for_at_the_versions_that_are_tested(released: Path) -> None:
