@@ -19,7 +19,7 @@ from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources
 from program.errors import UserError
 from program.flags import Flag
-from program.ports import METAVAR, HTTPPort, http_port
+from program.ports import ALLOW_HOST, METAVAR, HTTPPort, host_name, http_port, reached_by
 from program.problem import Problem
 
 #: Where the kubelet finds DRA drivers, which cannot register with it.
@@ -85,6 +85,14 @@ class ServeFlags:
             parser=http_port,
         ),
     ] = None
+    allow_host: Annotated[
+        list[str] | None,
+        Flag(
+            "A name by which these ports are reached, like a Service's or the API server's; may be given again.",
+            metavar="NAME",
+            parser=host_name,
+        ),
+    ] = None
 
 
 def readied() -> Reader:
@@ -127,6 +135,12 @@ def start(flags: ServeFlags, reader: Reader) -> None:
         read_config=read_config,
         rescan=flags.rescan,
     )
+    if flags.allow_host and flags.metrics is None and flags.health is None:
+        raise UserError(ALLOW_HOST, "is for a port that is served", "add --metrics or --health, or leave it out")
+    metrics, health = (
+        None if port is None else reached_by(port, flags.node_name, *flags.allow_host or ())
+        for port in (flags.metrics, flags.health)
+    )
     beside: list[Server] = []
     if flags.node_name is not None:
         # The client of the API server is a third of the plugin's memory.
@@ -147,8 +161,8 @@ def start(flags: ServeFlags, reader: Reader) -> None:
         kubelet_dir=flags.kubelet_dir,
         plugins_registry=flags.plugins_registry,
         own_pod=flags.own_pod,
-        metrics=flags.metrics,
-        health=flags.health,
+        metrics=metrics,
+        health=health,
         beside=beside,
     )
     asyncio.run(serving)

@@ -7,17 +7,25 @@ keep nobody out.
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import TypeAlias
 
 import h11
+
+from program.ports import ALLOW_HOST
 
 #: Connections at a time.
 MOST_CONNECTIONS = 32
 #: Seconds for one, from its first byte to the last.
 SECONDS_FOR_ALL = 5.0
 _LONGEST_HEAD = 8192  # bytes of a request's line and headers
+_MISDIRECTED = (
+    "this is no name of this server's; expected an IP address, localhost, the pod's name, or what the server's flag "
+    f"{ALLOW_HOST} names\n"
+).encode()
 _PAUSE = 0.1  # seconds until the next one is accepted, where one could not be
 
 
@@ -36,9 +44,13 @@ Pages: TypeAlias = Mapping[str, Callable[[], Answer | Awaitable[Answer]]]
 
 
 @contextlib.asynccontextmanager
-async def serving(listener: socket.socket, pages: Pages) -> AsyncIterator[None]:
-    """Serve these pages to those who connect to a socket that listens and does not block, until the block ends."""
-    accepting = asyncio.create_task(_accept(listener, pages))
+async def serving(listener: socket.socket, pages: Pages, names: Collection[str]) -> AsyncIterator[None]:
+    """Serve these pages to those who connect to a socket that listens and does not block, until the block ends.
+
+    `names` are those by which the server may be asked, in lower case, beside localhost and every IP address. By another
+    name whose owner has it lead here, a web page could read what its reader's browser reaches (DNS rebinding).
+    """
+    accepting = asyncio.create_task(_accept(listener, pages, {"localhost", *names}))
     try:
         yield
     finally:
@@ -46,7 +58,7 @@ async def serving(listener: socket.socket, pages: Pages) -> AsyncIterator[None]:
         await asyncio.wait([accepting])
 
 
-async def _accept(listener: socket.socket, pages: Pages) -> None:
+async def _accept(listener: socket.socket, pages: Pages, names: Collection[str]) -> None:
     """Serve each connection in a task of its own."""
     # Not asyncio's server: it accepts a hundred before it hands over one.
     loop = asyncio.get_running_loop()
@@ -62,7 +74,7 @@ async def _accept(listener: socket.socket, pages: Pages) -> None:
                 oldest = next(iter(tasks))
                 oldest.cancel()
                 await asyncio.wait([oldest])
-            task = asyncio.create_task(_serve(connection, pages))
+            task = asyncio.create_task(_serve(connection, pages, names))
             tasks[task] = None
             task.add_done_callback(tasks.pop)
     finally:
@@ -72,13 +84,13 @@ async def _accept(listener: socket.socket, pages: Pages) -> None:
             await asyncio.wait(tasks)
 
 
-async def _serve(connection: socket.socket, pages: Pages) -> None:
-    with connection, contextlib.suppress(OSError, TimeoutError):  # it has gone, or is too slow
+async def _serve(connection: socket.socket, pages: Pages, names: Collection[str]) -> None:
+    with connection, suppress(OSError, TimeoutError):  # it has gone, or is too slow
         async with asyncio.timeout(SECONDS_FOR_ALL):
-            await _exchange(connection, pages)
+            await _exchange(connection, pages, names)
 
 
-async def _exchange(connection: socket.socket, pages: Pages) -> None:
+async def _exchange(connection: socket.socket, pages: Pages, names: Collection[str]) -> None:
     """Read one request and answer it."""
     loop, http = asyncio.get_running_loop(), h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
     with_text = True
@@ -87,7 +99,7 @@ async def _exchange(connection: socket.socket, pages: Pages) -> None:
             http.receive_data(await loop.sock_recv(connection, _LONGEST_HEAD))
         if not isinstance(event, h11.Request):
             return  # it has closed without a question
-        answer, with_text = await _answer(event, pages), event.method != b"HEAD"
+        answer, with_text = await _answer(event, pages, names), event.method != b"HEAD"
     except h11.RemoteProtocolError as error:
         answer = Answer(error.error_status_hint, b"expected an HTTP request\n")
     headers = [
@@ -102,7 +114,10 @@ async def _exchange(connection: socket.socket, pages: Pages) -> None:
     await loop.sock_sendall(connection, message)
 
 
-async def _answer(request: h11.Request, pages: Pages) -> Answer:
+async def _answer(request: h11.Request, pages: Pages, names: Collection[str]) -> Answer:
+    # Every browser sends a Host; h11 refuses two of them.
+    if not all(_is_ours(value, names) for name, value in request.headers if name == b"host"):
+        return Answer(421, _MISDIRECTED)
     path = request.target.partition(b"?")[0].decode("ascii")
     page = pages.get(path)
     if page is None:
@@ -111,3 +126,15 @@ async def _answer(request: h11.Request, pages: Pages) -> Answer:
         return Answer(405, b"expected GET\n")
     answer = page()
     return answer if isinstance(answer, Answer) else await answer
+
+
+def _is_ours(host: bytes, names: Collection[str]) -> bool:
+    """Return whether a request's Host, a name or address with or without a port, is this server's."""
+    text = host.decode("latin-1").lower()
+    name = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
+    if name.removesuffix(".") in names:
+        return True
+    with suppress(ValueError):
+        ip_address(name)
+        return True
+    return False

@@ -1,22 +1,27 @@
 """Where a program listens for HTTP."""
 
+import re
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 from program.errors import Refusal
 
 #: How a command line names such a port.
 METAVAR = "[ADDRESS:]PORT"
+#: The flag for names by which an HTTP server is asked, like a Service's.
+ALLOW_HOST = "--allow-host"
 
 
 @dataclass(frozen=True, slots=True)
 class HTTPPort:
-    """Where to listen: an IP address, None for every one, and a TCP port."""
+    """Where to listen: an IP address, None for every one, and a TCP port. `names` are those by which it may be asked,
+    in lower case, beside localhost and every IP address."""
 
     address: str | None
     number: int
+    names: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         if self.address is None:
@@ -33,6 +38,18 @@ def http_port(word: str) -> HTTPPort:
                 str(ip_address(address.removeprefix("[").removesuffix("]"))) if address else None, int(number)
             )
     raise ValueError(f"{word!r}; expected {METAVAR}, like 8080, 127.0.0.1:8080 or [::1]:8080.")
+
+
+def host_name(word: str) -> str:
+    """Return the name of a host that a word of the command line is; ValueError if it is none."""
+    if re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", word):
+        return word
+    raise ValueError(f"{word!r}; expected a DNS name without a port, like gpu-plugin.kube-system.svc.")
+
+
+def reached_by(port: HTTPPort, *names: str | None) -> HTTPPort:
+    """Return the port with the names of this host, and these, but None."""
+    return replace(port, names=frozenset(name.lower() for name in (socket.gethostname(), *names) if name is not None))
 
 
 def opened(flag: str, port: HTTPPort) -> socket.socket:

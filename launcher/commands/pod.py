@@ -29,9 +29,11 @@ from launcher.selection.nvml import refuse_unknown_ids
 from launcher.versions import parse_version
 from pci.resource import NODE_DEVICES
 from program.errors import Nonsense, ProgramError, UserError, together
+from program.flags import Flag
 from program.input import STDIN
 from program.log import LogFlags
 from program.output import print_text
+from program.ports import ALLOW_HOST, host_name
 
 #: What the API server puts behind a generateName (k8s.io/apimachinery's pkg/util/rand): five of these.
 _RANDOM, _RANDOM_LENGTH = "bcdfghjklmnpqrstvwxz2456789", 5
@@ -107,6 +109,14 @@ def pod(
             help="Serve Prometheus metrics of the VM there.",
         ),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        Flag(
+            "A name by which the metrics are reached, like a Service's; may be given again.",
+            metavar="NAME",
+            parser=host_name,
+        ),
+    ] = None,
     owner: Annotated[
         str | None,
         typer.Option(
@@ -142,6 +152,8 @@ def pod(
         None if kernel is None else parse_version(kernel, "--kernel", "6.12"),
     )
     default = f"gpu-launcher:{version('gpu-launcher')}"
+    if allow_host and metrics is None:
+        raise UserError(ALLOW_HOST, "is for --metrics", "add --metrics, or leave it out")
     if cluster is not None and not dra:
         raise UserError("--cluster", "is for --dra: a device plugin gives any card", "add --dra, or leave it out")
     if cluster == STDIN and flags.vm == STDIN:
@@ -173,6 +185,7 @@ def pod(
                     owner=owner,
                     logs=logs.arguments,
                     metrics=metrics,
+                    hosts=allow_host or (),
                     run=_run(given, as_kind, replicas, max_unavailable),
                     confinement=Confinement(level, apparmor),
                     card=card,

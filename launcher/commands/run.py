@@ -30,7 +30,7 @@ from program.bootstrap import values_of
 from program.errors import UserError
 from program.flags import Flag
 from program.log import LogFlags
-from program.ports import METAVAR, HTTPPort, http_port
+from program.ports import ALLOW_HOST, METAVAR, HTTPPort, host_name, http_port, reached_by
 
 
 def run(
@@ -51,6 +51,14 @@ def run(
         HTTPPort | None,
         Flag("Serve Prometheus metrics of the VM there, at /metrics.", metavar=METAVAR, parser=http_port),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        Flag(
+            "A name by which the metrics are reached, like a Service's; may be given again.",
+            metavar="NAME",
+            parser=host_name,
+        ),
+    ] = None,
 ) -> RunPlan:
     """Define and start a VM, and stay with it until it ends."""
     root_of(flags.connect)  # a wrong URI is the first error
@@ -65,6 +73,9 @@ def run(
         raise errors.Refusal.of(error.problems, error.left_out) from error
     if metrics is not None:
         refuse_forwarded(metrics.number, given.instance.spec)
+        metrics = reached_by(metrics, given.instance.metadata.name, *allow_host or ())
+    elif allow_host:
+        raise UserError(ALLOW_HOST, "is for --metrics", "add --metrics, or leave it out")
     return replace(_plan(start, uri, control), metrics=metrics, sys=flags.sysfs)
 
 

@@ -19,7 +19,7 @@ def served(port: HTTPPort, vm: VM, xml: str, sys: Path) -> Iterator[None]:
 
         from launcher.metrics.server import serve
 
-        asyncio.run(serve(listener, end, vm, xml, sys))
+        asyncio.run(serve(listener, port.names, end, vm, xml, sys))
 
     with opened("--metrics", port) as listener, answered(listener, f"--metrics {port}", "the port for metrics", serve):
         yield

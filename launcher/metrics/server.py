@@ -4,6 +4,7 @@ without anybody's waiting for it."""
 import asyncio
 import socket
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,13 +23,15 @@ _AGENT = 3  # seconds for the guest's agent to answer, and as many for it to lis
 _SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
 
 
-async def serve(listener: socket.socket, end: int, vm: VM, xml: str, sys: Path, proc: Path = Path("/proc")) -> None:
-    """Serve the metrics of a VM until the eventfd `end` is written to. `xml` is its domain, `sys` and `proc` stand for
-    /sys and /proc."""
+async def serve(
+    listener: socket.socket, names: Collection[str], end: int, vm: VM, xml: str, sys: Path, proc: Path = Path("/proc")
+) -> None:
+    """Serve the metrics of a VM until the eventfd `end` is written to. `names` are those by which the listener may be
+    asked, `xml` is the VM's domain, `sys` and `proc` stand for /sys and /proc."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(end, ended.set)
     page = _Page(vm, xml, sys, proc)
-    async with serving(listener, {"/metrics": page.answer}):
+    async with serving(listener, {"/metrics": page.answer}, names):
         await ended.wait()
 
 

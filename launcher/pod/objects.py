@@ -32,6 +32,7 @@ from launcher.pod.volumes import (
 from launcher.quantity import written
 from launcher.selection.annotations import refuse_unheard, refuse_without_dra
 from program.errors import UserError
+from program.ports import ALLOW_HOST
 
 #: Where the pod says what its memory is for, and which level of Pod Security it was printed for, if any.
 MEMORY = "gpu-launcher.dev/memory"
@@ -58,6 +59,7 @@ def objects(
     run: Run = _AS_A_POD,
     logs: Sequence[str] = (),
     metrics: int | None = None,
+    hosts: Sequence[str] = (),
     confinement: Confinement = _PRIVILEGED,
     card: MappedBARs = ANY_CARD,
 ) -> tuple[PodObject, ...]:
@@ -68,7 +70,8 @@ def objects(
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
     of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log,
-    `metrics` is the pod's port for its own. `card`: the BARs of each device, for the pod's memory.
+    `metrics` is the pod's port for its own, `hosts` are names by which that port is asked. `card`: the BARs of each
+    device, for the pod's memory.
     UserError, by the manifest's path, for what no pod can be, or none of the `confinement`.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
@@ -88,7 +91,8 @@ def objects(
     volumes = data_volumes(given) if imports and beside else ()
     name = manifest["metadata"]["name"]
     block |= given.block
-    flags = (*([f"--metrics={metrics}"] if metrics is not None else ()), *logs)
+    served = () if metrics is None else (f"--metrics={metrics}", *(f"{ALLOW_HOST}={name}" for name in hosts))
+    flags = (*served, *logs)
     pod = _pod(
         given, name, restart, confinement, image=image, block=block, node_devices=node_devices, flags=flags, card=card
     )

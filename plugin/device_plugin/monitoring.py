@@ -42,7 +42,7 @@ async def monitoring(watch: Watch, *, metrics: HTTPPort | None, health: HTTPPort
 
 
 async def _serve(stack: contextlib.AsyncExitStack, flag: str, port: HTTPPort, pages: Pages) -> None:
-    await stack.enter_async_context(serving(stack.enter_context(opened(flag, port)), pages))
+    await stack.enter_async_context(serving(stack.enter_context(opened(flag, port)), pages, port.names))
 
 
 def _health(watch: Watch) -> Pages:

@@ -44,11 +44,12 @@ def free_port() -> int:
                 return port
 
 
-def fetch(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
-    """As a probe and Prometheus ask: HTTP's status and the text; 0 where nobody listens yet."""
+def fetch(port: int, path: str, host: str = "127.0.0.1", name: str | None = None) -> tuple[int, str]:
+    """As a probe and Prometheus ask: HTTP's status and the text; 0 where nobody listens yet. `name`: the Host, by
+    default the address."""
     connection = HTTPConnection(host, port, timeout=10)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={} if name is None else {"Host": name})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
     except ConnectionRefusedError:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from program.errors import UserError
+from tests.conftest import Command
 from tests.launcher.pod.made import metered_pod
 
 _VM = """\
@@ -36,6 +38,17 @@ def test_the_launcher_serves_them_and_prometheus_finds_them(tmp_path: Path) -> N
 def test_a_guest_that_serves_metrics_itself_keeps_its_annotations(tmp_path: Path) -> None:
     path = machine(tmp_path / "vm.yaml", annotations=", annotations: {prometheus.io/port: '9100'}")
     assert metered_pod(path, 9177)["metadata"]["annotations"]["prometheus.io/port"] == "9100"
+
+
+def test_the_launcher_is_told_the_names_by_which_they_are_reached(gpu_launcher: Command, tmp_path: Path) -> None:
+    vm = machine(tmp_path / "vm.yaml")
+    printed = gpu_launcher("pod", vm, "--metrics=9177", "--allow-host=vm.vms.svc", "--allow-host=vm.example").stdout
+    (pod,) = (each for each in yaml.safe_load_all(printed) if each["kind"] == "Pod")
+    (container,) = pod["spec"]["containers"]
+    assert {"--allow-host=vm.vms.svc", "--allow-host=vm.example"} <= {*container["command"]}
+    assert gpu_launcher("pod", vm, "--allow-host=vm.vms.svc").stderr == (
+        "gpu-launcher: --allow-host: is for --metrics; add --metrics, or leave it out\n"
+    )
 
 
 @pytest.mark.parametrize("ports", [", ports: [{port: 9177}]", ", portRanges: [{start: 9000, end: 9200}]"])

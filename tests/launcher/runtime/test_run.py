@@ -197,8 +197,11 @@ def test_its_metrics_are_served_until_it_ends_on_a_port_that_is_not_the_guests(
     gpu_launcher: Command, tmp_path: Path
 ) -> None:
     vm, port = write_vmi(tmp_path / "vm.yaml"), free_port()
-    with running("gpu-launcher", "run", vm, "--connect", "test:///default", f"--metrics=127.0.0.1:{port}") as run:
+    flags = ("--connect", "test:///default", f"--metrics=127.0.0.1:{port}", "--allow-host=vm.vms.svc")
+    with running("gpu-launcher", "run", vm, *flags) as run:
         run.wait_for_line("default_vm is running")
+        names = (socket.gethostname(), "vm", "vm.vms.svc", "evil.example")
+        assert [fetch(port, "/metrics", name=name)[0] for name in names] == [200, 200, 200, 421]
         assert fetch(port, "/metrics")[1].count('gpu_launcher_vm_state{phase="running",state="running"') == 1
         run.send(signal.SIGTERM)
         assert run.end() == 0
@@ -208,4 +211,7 @@ def test_its_metrics_are_served_until_it_ends_on_a_port_that_is_not_the_guests(
     vm.write_text(f"{forwards}  networks: [{{name: a, pod: {{}}}}]\n")
     result = gpu_launcher("run", vm, "--connect", "test:///default", "--metrics=8080")
     refused = "--metrics 8080: the pod's port is forwarded to the guest's, of interface 'a'; name another port"
+    assert (refused in result.stderr, result.returncode) == (True, 2)
+    result = gpu_launcher("run", vm, "--connect", "test:///default", "--allow-host=vm.vms.svc")
+    refused = "--allow-host: is for --metrics; add --metrics, or leave it out"
     assert (refused in result.stderr, result.returncode) == (True, 2)

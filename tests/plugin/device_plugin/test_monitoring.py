@@ -102,7 +102,7 @@ def test_what_is_no_question_for_a_page_is_told_what_is(machine: Machine, kubele
     with serve(machine("two-rtx-3090"), kubelet.directory, "--health", str(port)):
         wait_until(lambda: status(port, LIVE) == 200)
         assert fetch(port, "/nothing") == (404, f"expected one of {LIVE}, {READY}, /\n")
-        assert ask(b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").startswith(b"HTTP/1.1 405 ")
+        assert ask(b"POST /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").startswith(b"HTTP/1.1 405 ")
         assert ask(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
         assert ask(b"GET /livez HTTP/1.1\r\nX: " + b"x" * 8300).startswith(b"HTTP/1.1 431 ")
         head = ask(b"HEAD /livez HTTP/1.0\r\n\r\n")
@@ -201,6 +201,23 @@ def test_a_port_is_on_the_address_that_is_named(machine: Machine, kubelet: Kubel
     with serve(machine("two-rtx-3090"), kubelet.directory, "--metrics", f"127.0.0.1:{port}"):
         wait_until(lambda: fetch(port, "/metrics")[0] == 200)
         assert fetch(port, "/metrics", "127.0.0.2") == (0, "")
+
+
+@pytest.mark.parametrize("option", PORTS)
+def test_a_port_is_asked_by_the_hosts_name_and_by_names_that_are_allowed(
+    machine: Machine, kubelet: Kubelet, port: int, option: str
+) -> None:
+    flags = (option, str(port), "--allow-host", "gpu-plugin.gpu.svc", "--allow-host=api.example")
+    with serve(machine("two-rtx-3090"), kubelet.directory, *flags):
+        wait_until(lambda: status(port, PATHS[option]) == 200)
+        names = (socket.gethostname(), "gpu-plugin.gpu.svc", "API.example:6443", "evil.example")
+        assert [fetch(port, PATHS[option], name=name)[0] for name in names] == [200, 200, 200, 421]
+
+
+def test_a_name_for_no_port_is_refused() -> None:
+    result = finished("gpu-plugin", "serve", "--allow-host", "gpu-plugin.gpu.svc")
+    assert result.returncode == 2
+    assert "--allow-host: is for a port that is served; add --metrics or --health, or leave it out" in result.stderr
 
 
 @pytest.mark.parametrize("option", PORTS)
