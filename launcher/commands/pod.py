@@ -15,6 +15,7 @@ from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_oth
 from launcher.machines import foreign
 from launcher.manifest.parser import Given
 from launcher.pipeline.start import tried
+from launcher.pod.annotations import FLAG, annotation_prefix
 from launcher.pod.controllers import Kind, Run, pod_spec
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
@@ -99,6 +100,14 @@ def pod(
         bool,
         typer.Option("--apparmor", help="The nodes have AppArmor, and the profile that deploy/node has for it."),
     ] = False,
+    pass_annotation: Annotated[
+        list[str] | None,
+        Flag(
+            "With --level: a further annotation that the pod may have, or what such begin with; may be given again.",
+            metavar="PREFIX",
+            parser=annotation_prefix,
+        ),
+    ] = None,
     metrics: Annotated[
         int | None,
         typer.Option(
@@ -152,6 +161,9 @@ def pod(
         None if kernel is None else parse_version(kernel, "--kernel", "6.12"),
     )
     default = f"gpu-launcher:{version('gpu-launcher')}"
+    if pass_annotation and level is Level.PRIVILEGED:
+        wrong = "is for --level baseline and restricted: a pod of privileged has all of the VM's annotations"
+        raise UserError(FLAG, wrong, "leave it out, or add --level")
     if allow_host and metrics is None:
         raise UserError(ALLOW_HOST, "is for --metrics", "add --metrics, or leave it out")
     if cluster is not None and not dra:
@@ -187,7 +199,7 @@ def pod(
                     metrics=metrics,
                     hosts=allow_host or (),
                     run=_run(given, as_kind, replicas, max_unavailable),
-                    confinement=Confinement(level, apparmor),
+                    confinement=Confinement(level, apparmor, tuple(pass_annotation or ())),
                     card=card,
                 ),
                 refused,

@@ -76,9 +76,13 @@ _REFUSED_IF_TRUE: Mapping[str, tuple[str, str]] = {
 #: SECURITY.md has the list.
 _DOMAINS_OF_RUNTIMES = (
     *("security.alpha.kubernetes.io", "security.beta.kubernetes.io", "cdi.k8s.io", "crio.io", "cri-o.io"),
-    *("noderesource.dev", "nri.io", "nri.containerd.io"),
+    *("noderesource.dev", "nri.io", "nri.containerd.io", "resources.beta.kubernetes.io", "workload.openshift.io"),
 )
-_OF_RUNTIMES = ("io.kubernetes.cri-o.", "io.containers.", "run.oci.", "io.katacontainers.", "dev.gvisor.")
+_OF_RUNTIMES = (
+    *("io.kubernetes.cri-o.", "io.kubernetes.cri.", "io.containers.", "io.containerd.", "io.crio"),
+    *("org.systemd.property.", "org.criu.config", "run.oci.", "io.katacontainers.", "dev.gvisor."),
+    "com.github.containers.virtcontainers.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

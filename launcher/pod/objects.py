@@ -9,6 +9,7 @@ from launcher.manifest.identity import NAME, NAMESPACE, NODE
 from launcher.manifest.parser import Given
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network.attachments import refuse_forwarded
+from launcher.pod.annotations import PASSED, annotations
 from launcher.pod.claims import ClaimTemplate, by_claim
 from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.datavolumes import data_volumes
@@ -18,7 +19,7 @@ from launcher.pod.memory import ANY_CARD, MappedBARs, PodMemory, memory
 from launcher.pod.names import by_content, state_claim
 from launcher.pod.plain import PodObject, literal, plain
 from launcher.pod.resources import container_resources, resource_claims
-from launcher.pod.scheduling import annotations, labels, passed_on
+from launcher.pod.scheduling import labels, passed_on
 from launcher.pod.security import Confinement, Level, container_security, handover, pod_security, refuse_above
 from launcher.pod.volumes import (
     keeps_state,
@@ -189,9 +190,11 @@ def _pod(
     devices = volume_devices(mounted)
     handed = map(literal, handover(spec, guest, block, level))
     metadata = _metadata(vm.name, given, vm)
-    metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
+    metadata["annotations"] = {**annotations(vm, spec, level, confinement.passed), MEMORY: explained(needed)}
     if level is not Level.PRIVILEGED:
         metadata["annotations"][LEVEL] = level.value
+    if confinement.passed:
+        metadata["annotations"][PASSED] = ",".join(confinement.passed)
     container: PodObject = {
         "name": _CONTAINER,
         "image": image,

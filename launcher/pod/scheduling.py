@@ -4,7 +4,7 @@ from hashlib import sha1
 
 from launcher.manifest.objects import PassedOn
 from launcher.manifest.spec import Metadata, Spec
-from launcher.network import istio, multus
+from launcher.network import istio
 from launcher.pod.plain import PodObject, plain
 from program.errors import UserError
 
@@ -18,8 +18,6 @@ _NAME = "vm.kubevirt.io/name"
 ID = "vmi.kubevirt.io/id"
 _LONGEST_LABEL = 63
 _HASH = 8
-#: kubectl's own note of what was applied, which it writes anew.
-_KUBECTLS = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def passed_on(spec: Spec, hostname: str) -> PodObject:
@@ -52,22 +50,3 @@ def _id_of(name: str) -> str:
         return name
     digest = sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH]
     return f"{name[: _LONGEST_LABEL - _HASH - 1]}-{digest}"
-
-
-def annotations(metadata: Metadata, spec: Spec) -> dict[str, str]:
-    """Return the pod's annotations: the VM's, and those by which Multus attaches its networks."""
-    annotations = {}
-    ours = multus.annotations(spec)
-    for name, value in metadata.annotations.given.items():
-        if value is None or name == _KUBECTLS:
-            continue
-        if not (isinstance(name, str) and isinstance(value, str)):
-            raise UserError("metadata.annotations", f"{name!r} is {value!r}", "expected text, write it in quotes")
-        if name in ours and not (name == multus.NETWORKS and multus.says_the_same(value, spec, metadata.namespace)):
-            raise UserError(
-                "metadata.annotations",
-                f"{name} is made of spec.networks, which has multus, and says something else",
-                "leave it out, or have it name the same networks and nothing more",
-            )
-        annotations[name] = value
-    return {**annotations, **ours}

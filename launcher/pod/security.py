@@ -45,10 +45,12 @@ class Level(StrEnum):
 
 
 class Confinement(NamedTuple):
-    """The level that has to admit the pod, and whether the nodes have this project's AppArmor profile."""
+    """The level that has to admit the pod, whether the nodes have this project's AppArmor profile, and what annotations
+    the pod may have below `privileged` beside the known ones (launcher.pod.annotations)."""
 
     level: Level = Level.PRIVILEGED
     has_apparmor: bool = False
+    passed: tuple[str, ...] = ()
 
 
 def refuse_above(level: Level, spec: Spec, guest: Guest) -> None:

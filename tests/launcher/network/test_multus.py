@@ -6,7 +6,8 @@ import pytest
 from launcher.facts import PodInterface
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.network.multus import NETWORKS, annotations, attached_to_the_pod, read_status, says_the_same
-from launcher.pod import scheduling
+from launcher.pod import annotations as of_the_pod
+from launcher.pod.security import Level
 from pci.address import PCIAddress
 from program.errors import UserError
 from tests.launcher import cases
@@ -66,7 +67,7 @@ _ELEMENTS = (
 )
 def test_multus_own_annotation_may_name_the_same_networks(tmp_path: Path, text: str) -> None:
     vmi = asked_for_twice(tmp_path, text)
-    assert scheduling.annotations(vmi.metadata, vmi.spec) == annotations(SPEC)
+    assert of_the_pod.annotations(vmi.metadata, vmi.spec, Level.PRIVILEGED, []) == annotations(SPEC)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_nothing_that_it_says_beside_is_lost(namespace: str, text: str, is_same:
 def test_other_networks_in_both_places_are_refused(tmp_path: Path) -> None:
     vmi = asked_for_twice(tmp_path, "lab/other")
     with pytest.raises(UserError) as refused:
-        scheduling.annotations(vmi.metadata, vmi.spec)
+        of_the_pod.annotations(vmi.metadata, vmi.spec, Level.PRIVILEGED, [])
     assert str(refused.value) == (
         f"metadata.annotations: {NETWORKS} is made of spec.networks, which has multus, and says something else; leave "
         "it out, or have it name the same networks and nothing more"
