@@ -7,10 +7,11 @@ that are open on it, and their headers; launcher.control.methods has the deadlin
 
 import asyncio
 import logging
+import os
 import select
 import socket
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -31,6 +32,9 @@ _WORN = 1000  # calls, after which a connection ends: h2 remembers something of 
 #: connection, and closes this one when the last has ended. h2 sends nothing more after a GOAWAY of its own.
 _GO_AWAY = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\0"
 _WAITING = 4096  # connections that are not taken yet, the kernel's most by default; a connect beyond them is refused
+_TAKEN = 512  # of them at once, before the event loop's other work has its turn
+_MADE = 8  # of those whose callers are still there, as many get all parts of a connection at once
+_STAYING = 256  # callers whose connections have no parts yet; others are hung up on
 _AGAIN = 1.0  # seconds until connections are taken again, after none could be
 _FRAME = 512  # bytes that each frame of a request counts besides its content: the memory to keep it
 _WINDOW = (1 << 16) - 1  # bytes; the least that HTTP/2 allows
@@ -148,30 +152,47 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
 
 @contextmanager
 def _taking(listener: socket.socket, server: Server) -> Iterator[None]:
-    """Take the connections that wait, and drop at once those whose callers have gone: asyncio's own server makes all
-    parts of a connection for each, and so a caller that reconnects in a loop kept others out."""
+    """Take the connections that wait, and drop those whose callers have gone: asyncio's own server makes all parts of a
+    connection for each, and so a caller that reconnects in a loop kept others out. Those who stay get theirs in turn, a
+    few at once: each is heard before its connection ends for younger ones."""
     loop = asyncio.get_running_loop()
     made = set[asyncio.Task[Any]]()
-    again: asyncio.TimerHandle | None = None
+    staying: list[int] = []
+    again: asyncio.Handle | None = None
 
     def take() -> None:
-        nonlocal again
+        nonlocal again, staying
+        new: list[int] = []
         try:
-            for _ in range(_WAITING):
-                taken, _ = listener.accept()
-                if _has_gone(taken):
-                    taken.close()
-                    continue
-                taken.setblocking(False)
-                task = loop.create_task(loop.connect_accepted_socket(server.connection, taken))
-                made.add(task)
-                task.add_done_callback(made.discard)
+            while len(new) < _TAKEN:
+                # accept() takes twice as long, and while the queue is full the kernel refuses others.
+                new.append(listener._accept()[0])  # type: ignore[attr-defined]
         except (BlockingIOError, ConnectionAbortedError):
             pass
         except OSError as error:  # no descriptor is left
-            _log.error("no connection can be taken: %s", error.strerror)
-            loop.remove_reader(listener)
-            again = loop.call_later(_AGAIN, loop.add_reader, listener, take)
+            if not new:
+                _log.error("no connection can be taken: %s", error.strerror)
+                loop.remove_reader(listener)
+                again = loop.call_later(_AGAIN, take_again)
+        callers = _without_gone(staying + new)
+        staying, beyond = callers[_MADE:_STAYING], callers[_STAYING:]
+        for caller in callers[:_MADE]:
+            taken = socket.socket(fileno=caller)
+            taken.setblocking(False)
+            task = loop.create_task(loop.connect_accepted_socket(server.connection, taken))
+            made.add(task)
+            task.add_done_callback(made.discard)
+        if beyond:
+            _log.warning("%d connections end: more than %d wait", len(beyond), _STAYING)
+            _close(beyond)
+        if staying and again is None:
+            again = loop.call_soon(take_again)
+
+    def take_again() -> None:
+        nonlocal again
+        again = None
+        loop.add_reader(listener, take)
+        take()
 
     listener.listen(_WAITING)
     loop.add_reader(listener, take)
@@ -181,12 +202,22 @@ def _taking(listener: socket.socket, server: Server) -> Iterator[None]:
         if again is not None:
             again.cancel()
         loop.remove_reader(listener)
+        _close(staying)
 
 
-def _has_gone(caller: socket.socket) -> bool:
+def _without_gone(callers: list[int]) -> list[int]:
+    """Close those whose other end is closed, and return the others."""
     poll = select.poll()
-    poll.register(caller, 0)
-    return bool(poll.poll(0))  # POLLHUP, which is always asked for (poll(2))
+    for caller in callers:
+        poll.register(caller, 0)
+    gone = {caller for caller, _ in poll.poll(0)}  # POLLHUP, which is always asked for (poll(2))
+    _close(gone)
+    return [caller for caller in callers if caller not in gone]
+
+
+def _close(callers: Iterable[int]) -> None:
+    for caller in callers:
+        os.close(caller)
 
 
 async def serve(server: Server, listener: socket.socket, ended: Callable[[], Awaitable[Any]]) -> None:

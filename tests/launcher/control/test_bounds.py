@@ -1,6 +1,8 @@
 """What a caller can have of the launcher: each bound, on a real socket of a process of its own."""
 
+import os
 import re
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -273,6 +275,18 @@ def test_a_caller_that_reconnects_in_a_loop_keeps_nobody_out(launcher: Alone) ->
             caller.setblocking(False)
             refused += caller.connect_ex(str(launcher.socket)) != 0
     assert refused == 0
+    assert is_answered(launcher)
+    assert launcher.log() == []
+
+
+def test_those_who_have_gone_take_no_more_descriptors_than_there_are(launcher: Alone) -> None:
+    assert is_answered(launcher)
+    launcher.do("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))")
+    os.kill(launcher.pid, signal.SIGSTOP)
+    for _ in range(500):
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(launcher.socket))
+    os.kill(launcher.pid, signal.SIGCONT)
     assert is_answered(launcher)
     assert launcher.log() == []
 

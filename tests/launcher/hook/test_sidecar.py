@@ -2,13 +2,14 @@
 
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import grpc
 import pytest
 
 from launcher.hook.api import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
+from tests.launcher.control.raw import raw
 from tests.launcher.control.serving import Caller
 from tests.launcher.hook.domains import CASES, Case
 from tests.launcher.hook.kubevirt import Card, Parts, domain, started, understood, vmi
@@ -182,6 +184,30 @@ def test_a_request_that_is_larger_than_any_of_kubevirts_is_refused(served: tuple
     request = v1alpha3_pb2.OnDefineDomainParams(domainXML=bytes(5 << 20), vmi=vmi()).SerializeToString()
     assert caller.status(DEFINE, request)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert define(caller, "v1alpha3", TWO.xml, vmi()) == TWO.answer().xml
+
+
+def test_kubevirts_call_is_answered_though_hundreds_come_behind_it_at_once(short_dir: Path) -> None:
+    """As three sidecars that reconnect without a pause do it while the hook waits for a CPU. KubeVirt makes a
+    connection for each call, and its request once it has the hook's settings."""
+    with hook(short_dir / "a.sock") as program, ExitStack() as stack:
+        with raw(short_dir / "a.sock") as first:
+            first.flush()
+            assert first.hear(), "it is there for more than its first caller"
+        program.send(signal.SIGSTOP)
+        kubevirts = stack.enter_context(raw(short_dir / "a.sock"))
+        kubevirts.flush()
+        for _ in range(200):
+            other = stack.enter_context(raw(short_dir / "a.sock"))
+            other.flush()
+        for _ in range(2000):
+            with socket.socket(socket.AF_UNIX) as gone:
+                gone.connect(str(short_dir / "a.sock"))
+        program.send(signal.SIGCONT)
+        assert kubevirts.hear()
+        call = kubevirts.call("/kubevirt.hooks.info.Info/Info")
+        kubevirts.flush()
+        assert kubevirts.status(call) == (0, "")
+        until(lambda: len([*Path(f"/proc/{program.process.pid}/fd").iterdir()]) < 60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
