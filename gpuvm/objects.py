@@ -128,6 +128,7 @@ class _Volume(_Part):
 class Container(_Part):
     name: Text = ""
     image: Text = ""
+    command: tuple[Text, ...] = ()
     limits: Mapping[Text, Text] = Field({}, validation_alias=At("resources", "limits"))
     claims: tuple[_Named, ...] = Field((), validation_alias=At("resources", "claims"))
     apparmor: Text = Field("", validation_alias=At("securityContext", "appArmorProfile", "localhostProfile"))

@@ -25,7 +25,9 @@ from program.problem import Problem
 
 _LARGEST = 1 << 20  # bytes of a manifest: a ConfigMap's
 _STDIN = "-"
-_LEVEL = "gpu-launcher.dev/level"  # launcher.pod.objects
+_LEVEL, _PASSED = "gpu-launcher.dev/level", "gpu-launcher.dev/pass-annotation"  # launcher.pod
+#: Flags of `gpu-launcher pod` that the launcher in the pod has too.
+_SERVED = ("--metrics=", "--allow-host=")
 
 Restart = Annotated[bool, typer.Option("--restart", help="Shut down a guest that runs with another manifest.")]
 
@@ -81,10 +83,12 @@ def _removed(file: Path) -> None:
 
 def flags_of(edited: VMObject) -> list[str]:
     """Return the flags of `gpu-launcher pod` that an object shows. The claims of --dra are in its manifest."""
-    container, level = edited.spec.launcher, edited.annotations.get(_LEVEL)
+    container, annotations = edited.spec.launcher, edited.annotations
     kind = [] if edited.kind == "Pod" else [f"--as={edited.kind.lower()}"]
-    levels = [f"--level={level}"] if level else []
-    return [f"--image={container.image}", *kind, *levels, *["--apparmor"] * bool(container.apparmor)]
+    levels = [f"--level={annotations[_LEVEL]}"] if _LEVEL in annotations else []
+    passed = [f"--pass-annotation={each}" for each in annotations.get(_PASSED, "").split(",") if each]
+    served = [word for word in container.command if word.startswith(_SERVED)]
+    return [f"--image={container.image}", *kind, *levels, *passed, *["--apparmor"] * bool(container.apparmor), *served]
 
 
 def _apply(kubectl: Kubectl, new: Printed, *, restart: bool) -> None:

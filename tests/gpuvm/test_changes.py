@@ -196,7 +196,8 @@ def edited(kubectl: StandIn) -> StandIn:
 
 
 def test_an_edit_is_printed_for_the_level_of_what_is_there(gpu_launcher: Command) -> None:
-    flags = ["--level=restricted", "--apparmor"]
+    passed = ["--pass-annotation=example.com/", "--pass-annotation=team"]
+    flags = ["--level=restricted", *passed, "--apparmor", "--metrics=9100", "--allow-host=vm"]
     vm = FIXTURES / "vms" / "devices-by-default.yaml"
     *_, pod = yaml.safe_load_all(gpu_launcher("pod", vm, *FLAGS, *flags).stdout)
     assert flags_of(Pod.model_validate(pod)) == [f"--image={IMAGE}", *flags]
