@@ -106,27 +106,32 @@ def _served(plan: "RunPlan", vm: "VM") -> "Iterator[None]":
 def _run() -> int:
     """Run a VM in three processes, each forked before the imports that only the next one needs (docs/decisions/0022):
     this one supervises, its worker stays with libvirt, and the worker's child makes the plan and ends."""
+    from launcher.runtime.embedded import asked_for as uri_of
     from launcher.runtime.embedded import forget_ready, is_own_machine
     from launcher.runtime.iommufd import opened
     from launcher.runtime.supervise import grace_in, supervise
     from launcher.runtime.user import asked_for, become
 
-    if is_own_machine(sys.argv[2:]) and os.geteuid() == 0:
+    is_root, uri = os.geteuid() == 0, uri_of(sys.argv[2:])
+    if is_own_machine(sys.argv[2:]) and is_root:
         from launcher.runtime.own_user import start_over
 
         start_over(sys.argv[2:], _say)
     iommufd = opened()  # as root, if it is: later, with the VM known, this process is its user
     if (handover := asked_for(sys.argv[2:])) is not None:
         become(handover)
+    elif is_root and uri.startswith("qemu:///embed"):
+        from program.problem import Severity
+
+        _say("QEMU runs as root, as in no pod that gpu-launcher prints; --user names another user", Severity.WARNING)
     forget_ready(sys.argv[2:])
     place = os.memfd_create("plan")
 
     def work() -> int:
-        from launcher.runtime.embedded import asked_for
         from launcher.runtime.worker import TO_ITS_END, work
 
         _log()
-        uri, to_its_end = asked_for(sys.argv[2:]), TO_ITS_END in sys.argv[2:]
+        to_its_end = TO_ITS_END in sys.argv[2:]
         return work(lambda: _command() or 0, place, uri, _served, iommufd, to_its_end=to_its_end)
 
     def tidy() -> None:

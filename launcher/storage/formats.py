@@ -53,22 +53,24 @@ def refuse_other_format(whose: str, image: Path, declared: str, *, by_name: bool
     What cannot be read is left to launcher.checks.volumes.
     """
     try:
-        found = format_of(image)
+        actual = format_of(image)
     except OSError:
         return
-    if found == declared or (declared == "raw" and _is_guests(image)):
+    if actual == declared or (declared == "raw" and _is_guests(image)):
         return
     to = "qcow2" if by_name else "raw"
-    fix = f"qemu-img convert -f {found} -O {to} {shlex.quote(str(image))} NEW.{to}, and take that one"
-    if by_name and found in ("raw", "qcow2"):
-        fix = f"name it {image.stem}.{'qcow2' if found == 'qcow2' else 'img'}"
+    fix = f"qemu-img convert -f {actual} -O {to} {shlex.quote(str(image))} NEW.{to}, and take that one"
+    if by_name and actual in ("raw", "qcow2"):
+        fix = f"name it {image.stem}.{'qcow2' if actual == 'qcow2' else 'img'}"
     how = " by its name" if by_name else ""
-    raise Refusal(whose, f"{image} is a {found} image, and would be opened as {declared}{how}", fix)
+    raise Refusal(whose, f"{image} is a {actual} image, and would be opened as {declared}{how}", fix)
 
 
 def becomes_guests(image: Path) -> None:
     """Mark a raw disk before its guest is started, as far as its file system can: without the mark, a later start
     refuses what the guest may have written there."""
+    if _is_guests(image):
+        return
     with suppress(OSError):
         os.setxattr(image, _GUESTS, b"1", follow_symlinks=False)
 

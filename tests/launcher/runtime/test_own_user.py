@@ -15,7 +15,9 @@ from typing import NamedTuple
 import pytest
 
 from launcher.runtime.own_user import nodes_of, user_of
+from launcher.storage.formats import becomes_guests
 from program.errors import UserError
+from tests.conftest import Command
 from tests.launcher.kernels import boot_sector
 from tests.processes import BIN, FIXTURES, ROOT, Program, running
 
@@ -171,6 +173,7 @@ def _as_it_is(path: Path) -> tuple[int, ...]:
 def test_no_process_of_a_vm_that_root_starts_is_root_and_what_it_is_lent_stays_as_it_was(
     place: Place, environ: dict[str, str], user: int, name: str
 ) -> None:
+    becomes_guests(place.disk)  # which the first start of a disk writes to its attributes
     before = _as_it_is(place.disk)
     command = (place.directory / "vm.yaml", "--disk", f"system={place.disk}", "--emulation")
     secret = {"PATH": os.environ["PATH"], "TOKEN_OF_ROOT": "geheim", **environ}
@@ -385,3 +388,12 @@ def test_the_user_is_the_one_that_is_named_else_who_called_sudo() -> None:
     assert user_of(["--disk=a=b"], sudo).pw_name == "daemon"
     with pytest.raises(UserError, match="SUDO_UID: '4294967296' is no user of this machine"):
         user_of([], {"SUDO_UID": str(1 << 32)})
+
+
+def test_root_without_a_user_is_told_what_qemu_is(gpu_launcher: Command, tmp_path: Path) -> None:
+    """In a container that root starts, and where none of the flags of an own machine is given."""
+    flags = ("--connect", f"qemu:///embed?root={tmp_path}/root", "--emulation")
+    result = gpu_launcher("run", "--vm", tmp_path / "none.yaml", *flags)
+    warning = "QEMU runs as root, as in no pod that gpu-launcher prints; --user names another user"
+    assert f"WARNING {warning}\n" in result.stderr
+    assert warning not in gpu_launcher("run", "--vm", tmp_path / "none.yaml", *flags, "--user=0").stderr

@@ -113,7 +113,7 @@ def test_a_libvirt_that_is_too_old_is_not_asked_to_take_the_domain(gpu_launcher:
 
 def test_a_root_that_is_not_absolute_is_refused_before_anything_is_made(gpu_launcher: Command, tmp_path: Path) -> None:
     vm = write_vmi(tmp_path / "vm.yaml")
-    result = gpu_launcher("run", "--vm", vm, "--connect", "qemu:///embed?root=here", "--emulation")
+    result = gpu_launcher("run", "--vm", vm, "--connect", "qemu:///embed?root=here", "--emulation", "--user=0")
     assert "its root is no absolute path" in result.stderr
     assert (result.stderr.count("\n"), result.returncode) == (1, 2)
     assert not (ROOT / "here").exists()
@@ -122,7 +122,8 @@ def test_a_root_that_is_not_absolute_is_refused_before_anything_is_made(gpu_laun
 def test_a_scratch_place_that_cannot_be_written_is_one_line_and_1(gpu_launcher: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     vm = write_vmi(tmp_path / "vm.yaml")
-    result = gpu_launcher("run", "--vm", vm, "--connect", f"qemu:///embed?root={tmp_path}/file/root", "--emulation")
+    uri = f"qemu:///embed?root={tmp_path}/file/root"
+    result = gpu_launcher("run", "--vm", vm, "--connect", uri, "--emulation", "--user=0")
     assert "cannot make the root of libvirt's embedded driver: Not a directory" in result.stderr
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
