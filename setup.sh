@@ -21,6 +21,7 @@ passt|the network of guests; Debian 12'\''s libvirt is built without it
 swtpm|the TPM of guests that ask for one
 swtpm-tools|swtpm_setup, which libvirt makes a TPM with
 qemu-utils|qemu-img, which makes the disks of guests
+openssl|certificates, which a test makes
 libarchive-tools|bsdtar, which makes images of cloud-init'\''s data and the like
 pci.ids|the names of PCI devices
 '"${1-}"

@@ -302,6 +302,16 @@ def test_a_lab_of_a_kubernetes_that_there_is_no_file_for_says_which_there_are() 
     assert done.returncode == 1
 
 
+def test_a_directory_of_kubevirts_without_its_objects_is_refused_before_anything_is_built(tmp_path: Path) -> None:
+    (tmp_path / "programs").mkdir()
+    env = {**os.environ, "KUBEVIRT": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.build"], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.startswith(f"the lab needs objects/ in {tmp_path}, which KUBEVIRT names; ")
+    assert done.returncode == 1
+
+
 def test_the_tests_files_are_where_tests_temporary_has_them() -> None:
     """Not where pytest had its own before it read conftest.py."""
     assert tempfile.gettempdir() == os.path.abspath(os.environ["TMPDIR"])  # noqa: PTH100 (as tempfile makes it)

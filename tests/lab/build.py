@@ -9,13 +9,12 @@ Every function returns the directory of its part. `python -m tests.lab.build` ma
     node_root, image_root    Debian stable's packages
     dependencies             the Python packages of both images, at the versions of deploy/*/requirements.txt
     guest                    kernel and initial RAM disk of the Linux in the VM
-    kubevirt                 KubeVirt's programs, and the image of its pods, where KUBEVIRT names a directory with them
+    kubevirt                 KubeVirt's programs, and the image of its pods, where KUBEVIRT names a release's directory
     disk                     the node's disk: all of that, with the images unpacked in containerd's store; with
                              KubeVirt's, kubevirt_disk
 """
 
 import json
-import lzma
 import os
 import re
 import shutil
@@ -67,7 +66,7 @@ _ON_NODE = {
     ),
     "etc/libvirt/hooks": ("libvirt-hook-client",),
 }
-_BESIDE_API_SERVER = ("virt-api", "virt-controller", "labmanifests")
+_BESIDE_API_SERVER = ("virt-api", "virt-controller")
 #: What they call, beside the image's packages.
 _KUBEVIRT_PACKAGES = ("libvirt-daemon", "libvirt-daemon-log", "libvirt-clients", "libnbd0", "procps", "nftables", "acl")
 #: What compiles the kernels: the VM's from its source, and the node's modules with its headers.
@@ -261,20 +260,29 @@ def guest() -> Path:
     return cached("guest", [init, kernels(), node_root(), _LAB / "images.py"], make)
 
 
-def kubevirt_programs() -> Path | None:
-    """The directory that has each of KubeVirt's programs as NAME.xz, where KUBEVIRT says which."""
+def kubevirt_directory() -> Path | None:
+    """The directory that KUBEVIRT names, with a release's `programs` and `objects`; None if KUBEVIRT is not set.
+
+    Raise LabNeeds if one of the two is missing.
+    """
     named = os.environ.get("KUBEVIRT")
-    return ROOT / named / "programs" if named else None
+    if not named:
+        return None
+    for part in ("programs", "objects"):
+        if not (ROOT / named / part).is_dir():
+            raise LabNeeds(f"{part}/ in {named}, which KUBEVIRT names; docs/testing.md says what is in it")
+    return ROOT / named
 
 
 @cache
 def kubevirt() -> Path:
     """`bin/`: those that run beside the API server. `layer.tar`: the image of KubeVirt's pods."""
-    programs = kubevirt_programs()
-    assert programs is not None, "KUBEVIRT names the directory"
+    release = kubevirt_directory()
+    assert release is not None, "KUBEVIRT names the directory"
+    programs = release / "programs"
     parts = _LAB / "kubevirt" / "root"
     files = [path for path in sorted(parts.rglob("*")) if path.is_file()]
-    packed = [programs / f"{name}.xz" for names in (*_ON_NODE.values(), _BESIDE_API_SERVER) for name in names]
+    theirs = [programs / name for names in (*_ON_NODE.values(), _BESIDE_API_SERVER) for name in names]
 
     def make(out: Path) -> None:
         with _scratch(out) as scratch:
@@ -283,21 +291,20 @@ def kubevirt() -> Path:
             shutil.move(root / "usr/sbin/libvirtd", root / "usr/lib/libvirt/virtqemud")
             shutil.copytree(parts, root, dirs_exist_ok=True)
             for place, names in _ON_NODE.items():
-                _unpack(programs, names, root / place)
+                _copy(programs, names, root / place)
             (root / "etc/libvirt/hooks/libvirt-hook-client").rename(root / "etc/libvirt/hooks/qemu")
             # It hands that capability on to virt-launcher, and the image of a release has it.
             command("setcap", "cap_net_bind_service=+ep", root / "usr/bin/virt-launcher-monitor")
             write_layer(out / "layer.tar", root)
-        _unpack(programs, _BESIDE_API_SERVER, out / "bin")
+        _copy(programs, _BESIDE_API_SERVER, out / "bin")
 
-    return cached("kubevirt-image", [image_root(), *_KUBEVIRT_PACKAGES, *files, *packed, _LAB / "images.py"], make)
+    return cached("kubevirt-image", [image_root(), *_KUBEVIRT_PACKAGES, *files, *theirs, _LAB / "images.py"], make)
 
 
-def _unpack(programs: Path, names: tuple[str, ...], place: Path) -> None:
+def _copy(programs: Path, names: tuple[str, ...], place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     for name in names:
-        with lzma.open(programs / f"{name}.xz") as packed, (place / name).open("wb") as program:
-            shutil.copyfileobj(packed, program)
+        shutil.copyfile(programs / name, place / name)
         (place / name).chmod(0o755)
 
 
@@ -554,6 +561,7 @@ def main() -> None:
     started = time.monotonic()
     try:
         kubernetes_minor()
+        kubevirt_directory()
         require_host()
         # Compilers keep every core busy; what downloads and unpacks goes on beside them.
         with ThreadPoolExecutor() as pool:
@@ -563,7 +571,7 @@ def main() -> None:
             multus()
             beside.result()
         disk()
-        if kubevirt_programs() is not None:
+        if kubevirt_directory() is not None:
             kubevirt_disk()
     except (LabNeeds, BuildFailed) as error:
         sys.exit(f"the lab needs {error}" if isinstance(error, LabNeeds) else str(error))

@@ -46,13 +46,14 @@ def pytest_sessionstart() -> None:
     try:
         require_host()
         build.kubernetes_minor()
+        build.kubevirt_directory()
     except LabNeeds as error:
         pytest.exit(f"the lab needs {error}", returncode=1)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """KubeVirt's modules need its programs."""
-    return (collection_path.stem.startswith("test_kubevirt") and build.kubevirt_programs() is None) or None
+    """KubeVirt's modules need a release of it."""
+    return (collection_path.stem.startswith("test_kubevirt") and build.kubevirt_directory() is None) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -150,8 +151,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     reports = (report for end in ("failed", "error") for report in terminalreporter.stats.get(end, []))
     failed = {report.nodeid.partition("::")[0] for report in reports}
     logs = (LOGS / Path(file).stem for file in sorted(failed))
-    if build.kubevirt_programs() is None:
-        config.stash[_notes].append("KubeVirt was not tried: KUBEVIRT=DIR names a directory with its programs")
+    if build.kubevirt_directory() is None:
+        config.stash[_notes].append("KubeVirt was not tried: KUBEVIRT=DIR names a directory with a release")
     for note in (*config.stash[_notes], *(f"logs are in {directory}" for directory in logs if directory.exists())):
         terminalreporter.write_line(f"lab: {note}")
     if failed and failed <= config.stash[_stood_still]:

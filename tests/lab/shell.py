@@ -26,8 +26,8 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else MODERN.name
     if name not in _MACHINES:
         sys.exit(f"lab-shell: there is no machine {name}; expected one of {', '.join(_MACHINES)}")
-    if name == KUBEVIRT.name and build.kubevirt_programs() is None:
-        sys.exit("lab-shell: KUBEVIRT=DIR names a directory with KubeVirt's programs")
+    if name == KUBEVIRT.name and build.kubevirt_directory() is None:
+        sys.exit("lab-shell: KUBEVIRT=DIR names a directory with a release of KubeVirt")
     build.main()
     with tempfile.TemporaryDirectory() as place, running_lab(_MACHINES[name], build.tree_images(Path(place))) as lab:
         plugin = lab.start_plugin()

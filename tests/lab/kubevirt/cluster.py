@@ -2,17 +2,19 @@
 virt-controller run in the box, beside the API server, by tokens of their service accounts."""
 
 import json
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tests.lab import build, pods
 from tests.lab.box import CONTROL_PLANE
+from tests.lab.kubevirt import objects
 from tests.lab.lab import Lab
 
 _HOME = "/run/lab/kubevirt"
-_NAMESPACE = "kubevirt"
 _START = 900  # seconds that a VM may take to start, on an emulated processor
 
 
@@ -25,16 +27,20 @@ def start(lab: Lab, permitted: str, gates: Sequence[str] = ()) -> None:
     """Apply and start all of it, with what is `permitted` in KubeVirt's CR; until the node takes VMs."""
     programs = build.kubevirt() / "bin"
     lab.node.sh("modprobe tun")  # virt-handler takes no VMs without /dev/net/tun
-    # Its certificates too, anew each time.
-    lab.box.run(programs / "labmanifests", _HOME, CONTROL_PLANE).check_returncode()
-    for objects in ("crds", "base"):
-        lab.cluster.kubectl("apply", "--server-side", "-f", f"{_HOME}/{objects}.json", seconds=120)
+    home = lab.box.path(_HOME)
+    home.mkdir()
+    release = build.kubevirt_directory()
+    assert release is not None, "KUBEVIRT names the directory"
+    steps = objects.for_lab(objects.read(release / "objects"), objects.Authority(home), CONTROL_PLANE)
+    _write_certificates(home / "certs", steps["base"])
+    for step in ("crds", "base"):
+        _apply(lab, steps[step])
     lab.until("the API server knows KubeVirts", lambda: lab.cluster.kubectl("get", "kubevirts", "-A") or "none", 60)
     configure(lab, permitted, gates)
     # What virt-operator says when all runs; nobody reads the configuration before.
     deployed = json.dumps({"status": {"phase": "Deployed", "defaultArchitecture": "amd64"}})
     lab.cluster.kubectl(
-        "patch", "kubevirt", "-n", _NAMESPACE, "kubevirt", "--subresource=status", "--type=merge", "-p", deployed
+        "patch", "kubevirt", "-n", objects.NAMESPACE, "kubevirt", "--subresource=status", "--type=merge", "-p", deployed
     )
     certificates = f"{_HOME}/certs/kubevirt"
     lab.box.spawn(
@@ -56,10 +62,24 @@ def start(lab: Lab, permitted: str, gates: Sequence[str] = ()) -> None:
         "--launcher-image", build.VIRT_LAUNCHER,
         "--launcher-qemu-timeout", str(_START),
     )  # fmt: skip
-    lab.cluster.kubectl("apply", "-f", f"{_HOME}/handler.json")
-    lab.cluster.kubectl("apply", "--server-side", "-f", f"{_HOME}/webhooks.json")
+    for step in ("handler", "webhooks"):
+        _apply(lab, steps[step])
     lab.until("virt-api answers", lambda: lab.cluster.kubectl("get", "--raw", "/apis/subresources.kubevirt.io/v1"), 60)
     lab.until("the node takes KubeVirt's VMs", lambda: _takes_vms(lab), 300)
+
+
+def _apply(lab: Lab, applied: Sequence[objects.Object]) -> None:
+    text = "\n---\n".join(map(json.dumps, applied))
+    lab.cluster.kubectl("apply", "--server-side", "-f", "-", stdin=text, seconds=120)
+
+
+def _write_certificates(directory: Path, applied: Sequence[objects.Object]) -> None:
+    """NAME/tls.crt and NAME/tls.key of each Secret, for the programs that run outside a pod."""
+    for secret in (one for one in applied if one["kind"] == "Secret"):
+        place = directory / secret["metadata"]["name"]
+        place.mkdir(parents=True)
+        for name, data in secret["data"].items():
+            (place / name).write_bytes(b64decode(data))
 
 
 def configure(lab: Lab, permitted: str, gates: Sequence[str] = ()) -> None:
@@ -67,7 +87,7 @@ def configure(lab: Lab, permitted: str, gates: Sequence[str] = ()) -> None:
     lab.cluster.apply({
         "apiVersion": "kubevirt.io/v1",
         "kind": "KubeVirt",
-        "metadata": {"name": "kubevirt", "namespace": _NAMESPACE},
+        "metadata": {"name": "kubevirt", "namespace": objects.NAMESPACE},
         "spec": {
             "imagePullPolicy": "IfNotPresent",
             "configuration": {
@@ -88,7 +108,7 @@ def _takes_vms(lab: Lab) -> bool:
 
 def _credentials(lab: Lab, account: str) -> str:
     """The path of a kubeconfig with a token of that service account."""
-    token = lab.cluster.kubectl("create", "token", account, "-n", _NAMESPACE, "--duration", "24h").strip()
+    token = lab.cluster.kubectl("create", "token", account, "-n", objects.NAMESPACE, "--duration", "24h").strip()
     server = {"server": "https://127.0.0.1:6443", "insecure-skip-tls-verify": True}
     config: dict[str, Any] = {
         "apiVersion": "v1",
