@@ -99,7 +99,7 @@ def readied() -> Reader:
     """Return the process that reads the node, and import the servers. Call this while this process has one thread."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    reader = Reader()  # first, while there are no threads and little memory
+    reader = Reader.forked()  # first, while there are no threads and little memory
     # grpc's core would write lines of its own between those of JSON, with whatever a client has sent.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # grpc takes as long to import as everything else together, and would be in the reader's memory.

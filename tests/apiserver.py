@@ -8,7 +8,6 @@ otherwise); a watch sends what was written after a version, and 410 where that i
 import contextlib
 import json
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,8 +27,9 @@ _CONDITIONS = ("bindingConditions", "bindingFailureConditions")
 class APIServer:
     """`objects` by path. `takes_taints`, `takes_conditions` and `takes_counters` are whether the feature is on;
     `refuses_counters`: as where they have to be in one slice with their devices. `forbids` has the methods that nobody
-    may ask claims by; `writes` counts those of slices, `requests` everything. `delay` is the seconds before an answer.
-    `errors` are the next answers, in place of what was asked for: status, headers and text.
+    may ask claims by; `writes` counts those of slices, `requests` everything, and `waiting` those that wait for an
+    answer while it `is_silent`. `errors` are the next answers, in place of what was asked for: status,
+    headers and text.
     """
 
     def __init__(self) -> None:
@@ -37,10 +37,11 @@ class APIServer:
         self.takes_taints = self.takes_conditions = self.takes_counters = True
         self.refuses_counters = False
         self.forbids: set[str] = set()
-        self.delay = 0.0
+        self.is_silent = False
         self.errors: list[tuple[int, dict[str, str], bytes]] = []
         self.writes = 0
         self.requests = 0
+        self.waiting = 0
         self._version = 1
         self._events: list[tuple[int, str, str, dict[str, Any]]] = []
         self._forgotten = 0
@@ -106,10 +107,27 @@ class APIServer:
             self._forgotten = self._version
             self._changed.notify_all()
 
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Answer nothing within the block."""
+        self.is_silent = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.is_silent = False
+                self._changed.notify_all()
+
     def add_node(self, name: str) -> None:
         self.put(f"/api/v1/nodes/{name}", {"metadata": {"name": name, "uid": str(uuid.uuid4())}})
 
     # Requests.
+
+    def wait_to_answer(self) -> None:
+        with self._changed:
+            self.waiting += 1
+            self._changed.wait_for(lambda: not self.is_silent)
+            self.waiting -= 1
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with self._changed:
@@ -283,7 +301,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
             self.wfile.write(b"0\r\n\r\n")
             return
-        time.sleep(self.server.api.delay)
+        self.server.api.wait_to_answer()
         code, answer = self.server.api.answer(self.command, url.path, query, body)
         text = json.dumps(answer).encode()
         self.send_response(code)

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.waiting import allowed
+
 _SECONDS = 60.0  # for any answer
 _COMMAND = (
     "chromium",
@@ -77,7 +79,7 @@ class Browser:
         return base64.b64decode(shot["data"])
 
     def _said(self) -> dict[str, Any]:
-        until = time.monotonic() + _SECONDS
+        until = time.monotonic() + allowed(_SECONDS)
         while b"\0" not in self._rest:
             assert select.select([self.back], [], [], max(0.0, until - time.monotonic()))[0], "the browser is silent"
             more = os.read(self.back, 1 << 20)

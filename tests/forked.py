@@ -14,13 +14,13 @@ import gpuvm.commands
 import launcher.commands
 import plugin.commands
 from tests.processes import BIN, ROOT, environment, untimed
+from tests.waiting import allowed
 
 _MAIN = {"gpu-launcher": "launcher.__main__", "gpu-plugin": "plugin.__main__", "kubectl-gpuvm": "gpuvm.__main__"}
 _STREAMS = ("stdin", "stdout", "stderr")
-_SECONDS = 60
 
-_forks = get_context("forkserver")
-_forks.set_forkserver_preload(
+forks = get_context("forkserver")
+forks.set_forkserver_preload(
     [
         __name__,
         *(
@@ -40,12 +40,12 @@ def forked(
     with tempfile.TemporaryDirectory() as directory:
         files = [Path(directory, stream) for stream in _STREAMS]
         files[0].write_text(stdin or "")
-        process = _forks.Process(target=_run, args=(_MAIN[name], call, environment(env), directory))
+        process = forks.Process(target=_run, args=(_MAIN[name], call, environment(env), directory))
         process.start()
-        process.join(_SECONDS)
+        process.join(seconds := allowed(60))
         if process.exitcode is None:
             process.kill()
-            raise subprocess.TimeoutExpired(call, _SECONDS)
+            raise subprocess.TimeoutExpired(call, seconds)
         out, err = (file.read_text("utf-8", "backslashreplace") for file in files[1:])
         return subprocess.CompletedProcess(call, process.exitcode, out, untimed(err))
 

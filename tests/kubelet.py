@@ -29,6 +29,7 @@ from plugin.kubelet_api.podresources_v1 import podresources_pb2 as pods_api
 from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc as pods_rpc
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc as rpc
+from tests.waiting import allowed, until
 
 _LOOK_AT_REGISTRY = 0.02  # seconds; the kubelet's plugin manager takes one
 
@@ -134,7 +135,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
             for path in there - known.keys():
                 with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel, suppress(grpc.RpcError):
                     registration = found_rpc.RegistrationStub(channel)
-                    info: found.PluginInfo = registration.GetInfo(found.InfoRequest(), timeout=1)
+                    info: found.PluginInfo = registration.GetInfo(found.InfoRequest(), timeout=allowed(1))
                     takes = info.type == "DevicePlugin" and "v1beta1" in info.supported_versions
                     if takes and is_resource_name(info.name) and info.name not in self.refuses:
                         endpoint = self._connect(info.name, Path(info.endpoint), life)
@@ -144,7 +145,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
                         status = found.RegistrationStatus(plugin_registered=True)
                     else:
                         status = found.RegistrationStatus(plugin_registered=False, error="not this one")
-                    registration.NotifyRegistrationStatus(status, timeout=1)
+                    registration.NotifyRegistrationStatus(status, timeout=allowed(1))
 
     def _connect(self, resource: str, socket: Path, life: "_Life") -> Endpoint | None:
         """Dial the plugin; return what is to be watched then. None for one that is registered already, for a resource
@@ -156,7 +157,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
         channel = grpc.insecure_channel(f"unix:{socket}", options=_OPTIONS)
         endpoint = Endpoint(socket.name, rpc.DevicePluginStub(channel), channel)
         try:
-            endpoint.stub.GetDevicePluginOptions(api.Empty(), timeout=10)
+            endpoint.stub.GetDevicePluginOptions(api.Empty(), timeout=allowed(10))
         except grpc.RpcError:
             channel.close()
             raise
@@ -219,7 +220,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
     def wait_until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
         """Wait for something that registrations and lists can bring about."""
         with self._changed:
-            assert self._changed.wait_for(condition, seconds), f"not within {seconds} s; last seen: {self.endpoints}"
+            until(lambda: self._changed.wait_for(condition, 1.0), seconds, lambda: self.endpoints)
 
     def allocate(self, resource: str, count: int, pod: str | None = None) -> api.ContainerAllocateResponse:
         """Give a pod that many free devices, as its admission would; RpcError where the plugin refuses."""
@@ -232,7 +233,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
         self, resource: str, device_ids: list[str], pod: str | None = None
     ) -> api.ContainerAllocateResponse:
         request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=device_ids)])
-        response: api.AllocateResponse = self.endpoints[resource].stub.Allocate(request, timeout=30)
+        response: api.AllocateResponse = self.endpoints[resource].stub.Allocate(request, timeout=allowed(30))
         self.give(pod or f"default/pod-{len(self.pods)}", resource, device_ids)
         return response.container_responses[0]
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import allowed, until
+
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "tests" / "fixtures"
 BIN = Path(sys.executable).parent
@@ -66,18 +68,20 @@ class Program:
                     self._logged.notify_all()
 
     def wait_for_line(self, text: str, seconds: float = 120) -> None:
-        with self._logged:
-            found = self._logged.wait_for(lambda: any(text in line for line in self.log), seconds)
-        assert found, f"no {text!r} in {self.log}"
+        def is_there() -> bool:
+            with self._logged:
+                return self._logged.wait_for(lambda: any(text in line for line in self.log), 1.0)
+
+        until(is_there, seconds, lambda: f"no {text!r} in {self.log}")
 
     def send(self, signum: signal.Signals) -> None:
         self.process.send_signal(signum)
 
     def end(self, seconds: float = 60) -> int:
         """Wait for its end; the exit code. All of its log is there then."""
-        code = self.process.wait(seconds)
-        self._reader.join(seconds)
-        return code
+        until(lambda: self.process.poll() is not None, seconds, lambda: self.log)
+        self._reader.join(allowed(seconds))
+        return self.process.wait()
 
     def kill(self) -> None:
         self.process.kill()
@@ -100,7 +104,9 @@ def finished(
     name: str, *arguments: str | Path, env: Mapping[str, str] | None = None, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The same, run to its end; `stdin` is what it reads there."""
-    done = subprocess.run(**_call(name, arguments, env), input=stdin, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        **_call(name, arguments, env), input=stdin, capture_output=True, timeout=allowed(60), check=False
+    )
     done.stderr = untimed(done.stderr)
     return done
 

@@ -17,7 +17,7 @@ import pytest
 from tests.lab.page import Replaced, blocks, replaced, session
 from tests.launcher.kernels import boot_sector
 from tests.processes import BIN, FIXTURES, ROOT
-from tests.waiting import until
+from tests.waiting import allowed, until
 
 TEXT = (ROOT / "docs/own-machine.md").read_text()
 BLOCKS = blocks(TEXT)
@@ -85,7 +85,7 @@ def home(short_dir: Path, known_qemu: Path) -> Path:
 def _paste(script: str, home: Path) -> str:
     """Run commands of the page; what they print on stdout."""
     call, environ = _call(script, home)
-    done = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(call, env=environ, capture_output=True, text=True, timeout=allowed(60), check=False)
     codes = next((codes for part, codes in CODES.items() if part in script), {0})
     assert done.returncode in codes, (script, done.stdout, done.stderr)
     return done.stdout

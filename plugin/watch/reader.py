@@ -33,20 +33,26 @@ class Reader:
     questions. `is_lost`: the process that forks others has ended, and nothing can be asked any more.
     """
 
-    def __init__(self) -> None:
-        """Fork the process that forks others. Call this while the process has one thread."""
+    def __init__(self, requests: socket.socket) -> None:
+        """`requests` leads to a process in fork_for_each()."""
         self.is_lost = False
         self._left: dict[Question, str] = {}
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._requests = requests
+        self._requests.setblocking(False)
+
+    @classmethod
+    def forked(cls) -> "Reader":
+        """Fork the process that forks others. Call this while this process has one thread."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # The garbage collector writes to no frozen page, so these stay shared.
         gc.collect()
         gc.freeze()
         # Not program.child's: this process goes on to fork, for a daemon that cannot (docs/decisions/0040).
         if os.fork() == 0:
-            self._requests.close()
-            _fork_for_each(theirs)
+            ours.close()
+            fork_for_each(theirs)
         theirs.close()
-        self._requests.setblocking(False)
+        return cls(ours)
 
     @contextmanager
     def listening(self, heard: Callable[[], None], lost: Callable[[], None]) -> Iterator[None]:
@@ -143,7 +149,7 @@ async def _answered(question: Question) -> None:
         loop.remove_reader(question.reader)
 
 
-def _fork_for_each(requests: socket.socket) -> NoReturn:
+def fork_for_each(requests: socket.socket) -> NoReturn:
     """Fork a process for each question, and kill those that are named, until the daemon closes its end."""
     children: set[int] = set()
 

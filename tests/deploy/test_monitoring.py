@@ -14,12 +14,12 @@ from pci.slices import DRIVER
 from plugin.cards.config import Config, Fabric
 from plugin.cards.names import PCIIDs
 from plugin.device_plugin.monitoring import monitoring
-from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources, Watch
 from program.ports import HTTPPort
 from tests.conftest import Machine
 from tests.launcher.metrics.scraping import whole_page
 from tests.plugin.daemon import fetch, free_port
+from tests.plugin.reader import new_reader
 from tests.processes import ROOT
 
 ALERTS = ROOT / "deploy/plugin/components/alerts"
@@ -46,7 +46,7 @@ def scraped(machine: Machine, tmp_path: Path, pci_ids: PCIIDs) -> dict[str, set[
         sys=machine("two-rtx-3090"),
         dev=tmp_path,
         state=tmp_path,
-        reader=Reader(),
+        reader=new_reader(),
         pod_resources=tmp_path / "none",
         names=pci_ids,
         config=None,

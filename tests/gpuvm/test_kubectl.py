@@ -12,6 +12,7 @@ from program.errors import Refusal
 from tests.conftest import Command
 from tests.gpuvm.cluster import pod
 from tests.gpuvm.standin import StandIn
+from tests.waiting import allowed
 
 NOISE = 'E1124 08:20:19.492741   24827 memcache.go:265] "Unhandled Error" err="couldn\'t get current server API"\n'
 REFUSED = "The connection to the server 127.0.0.1:9 was refused - did you specify the right host or port?"
@@ -74,7 +75,7 @@ def test_who_does_not_answer_in_time_is_ended() -> None:
     before = time.monotonic()
     with pytest.raises(Refusal, match=r"sleep 60: has not answered in 0\.2 s; see whether this machine reaches"):
         answered(["sleep", "60"], within=0.2)
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < allowed(10)
 
 
 def test_who_closes_its_output_and_stays_is_ended_too() -> None:
@@ -87,7 +88,7 @@ def test_a_program_that_it_started_and_that_keeps_its_output_open_delays_nobody(
     began = time.monotonic()
     with pytest.raises(Refusal, match=r"has not answered in 0\.5 s"):
         answered(["sh", "-c", "sleep 30 & wait"], within=0.5)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < allowed(10)
 
 
 def test_who_says_too_much_is_ended() -> None:

@@ -12,6 +12,7 @@ from tests.conftest import Command
 from tests.gpuvm.cluster import pod
 from tests.gpuvm.standin import StandIn
 from tests.processes import BIN, ROOT
+from tests.waiting import allowed
 
 #: Answers `get pods` from a file, and forwards a port to a guest that says each line back in capitals, then hangs up.
 FORWARDER = """#!{python} -IS
@@ -129,7 +130,14 @@ def test_ssh_really_gets_what_the_guest_says(forwarder: StandIn) -> None:
     options = ["-t", "-oBatchMode=yes", "-t", "-v"]
     ssh: list[str | Path] = [BIN / "kubectl-gpuvm", "ssh", "root@vm", *options]
     done = subprocess.run(
-        ssh, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        ssh,
+        cwd=ROOT,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=allowed(60),
+        check=False,
     )
     assert "remote software version guest" in done.stderr
     assert done.returncode == 255

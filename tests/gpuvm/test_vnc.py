@@ -18,6 +18,7 @@ from program.errors import Refusal, UserError
 from tests.gpuvm.cluster import pod
 from tests.gpuvm.standin import StandIn
 from tests.processes import BIN, ROOT
+from tests.waiting import allowed
 
 #: Stands for `kubectl exec -i`: says what QEMU says first, then whatever it is told, until its client goes.
 QEMU = [
@@ -34,7 +35,7 @@ def served(command: list[str], viewer: list[str] | None) -> Iterator[tuple[int, 
         thread = threading.Thread(target=serve, args=(server, command, viewer))
         thread.start()
         yield server.getsockname()[1], thread
-        thread.join(30)
+        thread.join(allowed(30))
         assert not thread.is_alive()
 
 

@@ -1,11 +1,12 @@
 """Waiting for what happens somewhere else, for a time that goes by how slow the machine is."""
 
-import os
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+
+from tests.waiting import slowness
 
 T = TypeVar("T")
 
@@ -24,12 +25,12 @@ class NotYet(Exception):
 @dataclass(frozen=True)
 class Patience:
     """How much longer than written a wait may take: as many times as the machine's last boot took longer than BOOT,
-    `boot` seconds, or as there is more to do on this host now than it has cores, whichever is more."""
+    `boot` seconds, or as this host is slower now (tests/waiting.py), whichever is more."""
 
     boot: float = BOOT
 
     def slowness(self) -> float:
-        return max(1.0, self.boot / BOOT, os.getloadavg()[0] / (os.cpu_count() or 1))
+        return max(self.boot / BOOT, slowness())
 
     def allowed(self, seconds: float) -> float:
         return seconds * self.slowness()

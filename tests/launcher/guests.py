@@ -8,6 +8,7 @@ from typing import Any
 from launcher.runtime import guest
 from launcher.runtime.events import Ending, NotStarted, Started
 from launcher.runtime.vm import VM, VMIdentity
+from tests.waiting import allowed
 
 
 def a_vm() -> VM:
@@ -20,7 +21,7 @@ def started(domain: Any, vm: VM) -> Iterator[None]:
     """The domain runs, within; Refusal where libvirt does not start it."""
     guest.start(domain, vm, paused=False)
     earlier = []
-    while not isinstance(event := vm.events.get(timeout=60), Started):
+    while not isinstance(event := vm.events.get(timeout=allowed(60)), Started):
         if isinstance(event, NotStarted):
             raise event.error
         earlier.append(event)
@@ -35,7 +36,7 @@ def started(domain: Any, vm: VM) -> Iterator[None]:
 
 def ending(vm: VM, seconds: float = 60) -> Ending:
     """How the domain ends, which it does within so many seconds."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + allowed(seconds)
     while not isinstance(event := vm.events.get(timeout=max(0.0, deadline - time.monotonic())), Ending):
         pass
     return event

@@ -10,6 +10,7 @@ from tests.conftest import Command, Machine
 from tests.launcher.cases import case
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090_VARIABLE, write_vmi
 from tests.processes import BIN, FIXTURES
+from tests.waiting import allowed
 
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
 TWO_GPUS = FIXTURES / "vms" / "two-gpus.yaml"
@@ -313,7 +314,7 @@ def test_the_same_input_gives_the_same_bytes_in_every_process(name: str, seed: s
     """With another order of sets, in another place, without a home, in another language and time zone."""
     environ = {"PATH": "/nowhere", "PYTHONHASHSEED": seed, "LC_ALL": "C", "TZ": "Asia/Kathmandu"}
     command = [BIN / "gpu-launcher", "render", *case(name).arguments()]
-    result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, check=False, timeout=60)
+    result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, check=False, timeout=allowed(60))
     assert (result.stdout, result.returncode) == (case(name).golden.read_bytes(), 0)
 
 

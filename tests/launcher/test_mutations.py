@@ -31,6 +31,7 @@ from tests.launcher.pod.made import more_than_allowed, text_of
 from tests.launcher.test_domain import SCHEMA
 from tests.launcher.vms import read_manifest
 from tests.processes import BIN, ROOT
+from tests.waiting import allowed
 
 T = TypeVar("T")
 EVIL = "\"/><evil a='b'>&evil;]]><!--"
@@ -316,6 +317,8 @@ def test_a_monster_is_a_few_lines_within_300_mb(monster: str, tmp_path: Path) ->
     path = tmp_path / "vm.yaml"
     path.write_text(MONSTERS[monster])
     command = f"ulimit -v 300000; exec {BIN}/gpu-launcher render {path} --env A=b"
-    result = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    result = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=allowed(60)
+    )
     assert (result.returncode, result.stdout) == (2, ""), result.stderr[:500]
     assert 1 <= result.stderr.count("\n") <= 25

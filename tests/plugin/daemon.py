@@ -2,8 +2,7 @@
 
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from tests.kernel import make_nodes
 from tests.processes import FIXTURES, Program, running
+from tests.waiting import allowed, until
 
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 BOTH = ("0000:01:00.0", "0000:e1:00.0")
@@ -47,7 +47,7 @@ def free_port() -> int:
 def fetch(port: int, path: str, host: str = "127.0.0.1", name: str | None = None) -> tuple[int, str]:
     """As a probe and Prometheus ask: HTTP's status and the text; 0 where nobody listens yet. `name`: the Host, by
     default the address."""
-    connection = HTTPConnection(host, port, timeout=10)
+    connection = HTTPConnection(host, port, timeout=allowed(10))
     try:
         connection.request("GET", path, headers={} if name is None else {"Host": name})
         answer = connection.getresponse()
@@ -62,12 +62,8 @@ def status(port: int, path: str) -> int:
     return fetch(port, path)[0]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Wait for something that no kubelet hears of: a socket that comes or goes, a metric."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s"
-        time.sleep(0.01)
+#: For something that no kubelet hears of: a socket that comes or goes, a metric.
+wait_until = until
 
 
 def descriptors(plugin: Program) -> int:

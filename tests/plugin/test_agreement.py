@@ -29,7 +29,6 @@ from plugin.fabric.activations import Book, book_file
 from plugin.node.snapshot import DeviceState, Snapshot
 from plugin.page import node_page
 from plugin.picture import picture
-from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources, Watch
 from program.errors import ProgramError
 from tests.breaking import Break, breaks, broken
@@ -40,6 +39,7 @@ from tests.kubelet import Kubelet
 from tests.pages import devices_on
 from tests.pictures import read_back, squeezed
 from tests.plugin.cards.test_broken_sysfs import breakable, write_machine
+from tests.plugin.reader import new_reader
 from tests.processes import FIXTURES
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -89,7 +89,7 @@ class Node:
         async def config() -> Config:
             return read_config(self.config)
 
-        reader = Reader()
+        reader = new_reader()
         sources = Sources(
             sys=self.sys,
             dev=self.dev,

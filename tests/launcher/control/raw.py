@@ -10,6 +10,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 
+from tests.waiting import allowed
+
 HEADERS = (
     (":method", "POST"),
     (":scheme", "http"),
@@ -53,7 +55,7 @@ class Raw(Requests):
     def __init__(self) -> None:
         super().__init__()
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(30)
+        self.socket.settimeout(allowed(30))
         self.events: list[Event] = []
 
     def flush(self) -> None:

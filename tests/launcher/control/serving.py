@@ -14,6 +14,7 @@ import libvirt
 from launcher.control.listener import served
 from launcher.runtime.vm import VM, Phase, VMIdentity
 from tests.processes import BIN, ROOT
+from tests.waiting import allowed, until
 
 OURS = "/gpu_launcher.v1.VirtualMachine/"
 HEALTH = "/grpc.health.v1.Health/"
@@ -65,22 +66,22 @@ class Caller:
         self.channel = grpc.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)])
 
     def __call__(self, method: str, request: bytes = b"", compression: Any = None) -> bytes:
-        answer: bytes = self._method(method)(request, timeout=30, compression=compression)
+        answer: bytes = self._method(method)(request, timeout=allowed(30), compression=compression)
         return answer
 
     def soon(self, method: str) -> Any:
         """A future of the answer."""
-        return self._method(method).future(b"", timeout=30)
+        return self._method(method).future(b"", timeout=allowed(30))
 
     def stream(self, method: str, request: bytes = b"") -> Any:
         """An iterator of the answers."""
         made: Any = self.channel.unary_stream(method)
-        return made(request, timeout=30)
+        return made(request, timeout=allowed(30))
 
     def several(self, method: str, requests: Iterable[bytes]) -> Any:
         """A future of the answer to several requests in one call."""
         made: Any = self.channel.stream_unary(method)
-        return made.future(iter(requests), timeout=30)
+        return made.future(iter(requests), timeout=allowed(30))
 
     def status(self, method: str, request: bytes = b"", compression: Any = None) -> tuple[grpc.StatusCode, str]:
         """How a call fails."""
@@ -141,10 +142,12 @@ class Heard:
                     self._more.notify_all()
 
     def wait_for(self, text: bytes, seconds: float = 30) -> None:
-        with self._more:
-            found = self._more.wait_for(lambda: text in self.data, seconds)
-        assert found, f"no {text!r} in {self.data!r}"
+        def is_there() -> bool:
+            with self._more:
+                return self._more.wait_for(lambda: text in self.data, 1.0)
+
+        until(is_there, seconds, lambda: f"no {text!r} in {self.data!r}")
 
     def ends(self, seconds: float = 30) -> bool:
-        self._thread.join(seconds)
+        self._thread.join(allowed(seconds))
         return not self._thread.is_alive()

@@ -28,6 +28,7 @@ from tests.launcher.checks.trees import write
 from tests.launcher.control.serving import CARDS, IDENTITY, UID, Heard, ctl, on_test_driver, started
 from tests.launcher.vms import write_vmi
 from tests.processes import ROOT, children, running
+from tests.waiting import allowed
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_pause_resume_and_reset_are_silent_successes(gpu_launcher: Command, path
 @pytest.mark.parametrize(("action", "stop"), [("shutdown", StopRequested.SHUTDOWN), ("kill", StopRequested.KILL)])
 def test_a_stop_is_asked_for(gpu_launcher: Command, path: Path, vm: VM, action: str, stop: StopRequested) -> None:
     assert gpu_launcher("ctl", action, "--socket", path).returncode == 0
-    assert vm.events.get(timeout=5) is stop
+    assert vm.events.get(timeout=allowed(5)) is stop
 
 
 def test_what_the_vm_does_not_allow_now_is_one_line_and_1(gpu_launcher: Command, path: Path) -> None:
@@ -334,7 +335,7 @@ class Port:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
         self._socket.listen(1)
-        self._socket.settimeout(30)
+        self._socket.settimeout(allowed(30))
 
     @contextmanager
     def attached(self) -> Iterator[tuple[socket.socket, Heard]]:

@@ -20,7 +20,7 @@ from tests.launcher import kernels
 from tests.launcher.control.serving import Heard, ctl, started
 from tests.launcher.runtime.test_life import heard, living, plan
 from tests.processes import BIN, unix_sockets
-from tests.waiting import until
+from tests.waiting import allowed, until
 
 CTL = (BIN / "gpu-launcher", "ctl")
 
@@ -115,7 +115,7 @@ def free_port() -> int:
 
 def client_of(place: str) -> socket.socket:
     address, port = place.split(":")
-    return socket.create_connection((address, int(port)), timeout=30)
+    return socket.create_connection((address, int(port)), timeout=allowed(30))
 
 
 def test_a_kill_ends_a_guest_whose_qemu_answers_nothing_any_more(
@@ -140,9 +140,9 @@ def test_a_kill_ends_a_guest_whose_qemu_answers_nothing_any_more(
         until(lambda: vm.phase is Phase.STOPPING)
         killing = time.monotonic()
         assert gpu_launcher("ctl", "kill", "--socket", path).returncode == 0
-        assert time.monotonic() - killing < 5
+        assert time.monotonic() - killing < allowed(5)
         heard(changes, Phase.ENDED)
-        assert time.monotonic() - killing < 20  # libvirt gives a QEMU 10 s to end by itself
+        assert time.monotonic() - killing < allowed(20)  # libvirt gives a QEMU 10 s to end by itself
     assert endings == [Ending.ON_REQUEST]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.runtime.vm import VM, Phase, StopRequested
 from tests.launcher.control.serving import CARDS, IDENTITY, OURS, UID, Caller, called, on_test_driver, status_of
-from tests.waiting import until
+from tests.waiting import allowed, until
 
 
 def field(number: int, content: str) -> bytes:
@@ -86,14 +86,14 @@ def test_a_vm_is_paused_resumed_and_reset(call: Caller, vm: VM) -> None:
 
 def test_a_shutdown_goes_to_whoever_makes_the_vm_live(call: Caller, vm: VM) -> None:
     assert call(f"{OURS}Shutdown") == b""
-    assert vm.events.get(timeout=5) is StopRequested.SHUTDOWN
+    assert vm.events.get(timeout=allowed(5)) is StopRequested.SHUTDOWN
     assert vm.domain().isActive()
 
 
 def test_a_kill_goes_there_first_and_to_libvirt_as_well(call: Caller, vm: VM) -> None:
     for _ in range(3):
         assert call(f"{OURS}Kill") == b""
-        assert vm.events.get(timeout=5) is StopRequested.KILL
+        assert vm.events.get(timeout=allowed(5)) is StopRequested.KILL
     until(lambda: not vm.domain().isActive())
 
 
@@ -144,7 +144,7 @@ def test_a_vm_that_is_not_defined_can_be_killed(short_dir: Path) -> None:
     vm = VM(IDENTITY)
     with called(short_dir / "sock", vm) as call:
         assert call(f"{OURS}Kill") == b""
-    assert vm.events.get(timeout=5) is StopRequested.KILL
+    assert vm.events.get(timeout=allowed(5)) is StopRequested.KILL
 
 
 def test_changes_are_told_until_the_end(call: Caller, vm: VM) -> None:

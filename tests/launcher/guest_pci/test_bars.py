@@ -45,6 +45,7 @@ from tests.launcher.vms import (
     write_vmi,
 )
 from tests.processes import FIXTURES
+from tests.waiting import allowed
 
 MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
 QEMU = "http://libvirt.org/schemas/domain/qemu/1.0"
@@ -364,7 +365,7 @@ def started_with(
         guest.defined(connection, etree.tostring(tree, encoding="unicode"), made) as domain,
         started(domain, made),
     ):
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + allowed(120)
         while True:
             found = _test_devices(domain)
             if found.keys() == wanted and all(at > 0 for at, _ in found.values()):

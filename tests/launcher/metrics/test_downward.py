@@ -21,6 +21,7 @@ from tests.launcher.metrics.test_metrics import STATISTICS
 from tests.launcher.runtime.test_life import heard, living, plan
 from tests.launcher.storage.pods import needed
 from tests.launcher.vms import read_manifest
+from tests.waiting import until
 
 MEMINFO = """\
 MemTotal:       16000000 kB
@@ -131,10 +132,8 @@ def test_a_running_guests_disk_is_fresh(embedded_uri: str, tmp_path: Path) -> No
     planned = plan(tmp_path, embedded_uri, kernel=kernels.IGNORES)
     with living(planned) as (vm, changes, _), refreshed(disk, "node-1", vm, Path("/sys")):
         heard(changes, Phase.RUNNING)
-        deadline = time.monotonic() + 60
-        while not (found := read(disk.read_bytes())):
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        until(lambda: read(disk.read_bytes()), 60)
+        found = read(disk.read_bytes())
     assert found["host", "HostName"] == "node-1"
     assert found["host", "VirtProductInfo"].startswith("qemu-")
     assert found["vm", "ResourceMemoryLimit"] == str(1 << 20)

@@ -22,7 +22,7 @@ from program.errors import Refusal
 from tests.launcher.control.serving import CARDS, on_test_driver
 from tests.launcher.metrics.scraping import read, scraping
 from tests.launcher.runtime.test_nvidia_smi import SAID
-from tests.waiting import until
+from tests.waiting import allowed, until
 
 GPU = Told("580.126.09", 34, 10444 << 20, 81559 << 20, 41)
 FIRST, OTHER = PCIAddress(0, 2, 0, 0), PCIAddress(0, 9, 0, 0)
@@ -66,7 +66,7 @@ class Guest:
         self._says, self._pids = says, count(814)
 
     def __call__(self, text: str) -> str:
-        self.answers.wait(30)
+        self.answers.wait(allowed(30))
         command = json.loads(text)
         self.asked.append(command["execute"])
         if command["execute"] == "guest-exec":
@@ -119,7 +119,7 @@ def test_nobody_waits_for_a_silent_agent_and_it_is_asked_once() -> None:
 
 def test_a_program_that_does_not_end_is_no_answer_and_is_not_started_beside_itself() -> None:
     guest = Guest()
-    questions = Questions(guest, apart=0, within=0.1)
+    questions = Questions(guest, apart=0, within=allowed(0.1))
     guest.may_end.clear()
     for _ in range(3):
         assert answered(questions).told is None
@@ -139,7 +139,7 @@ def test_after_a_refusal_the_next_question_begins_anew() -> None:
             raise Refusal("the guest's agent", "is not connected", "install it")
         return guest(text)
 
-    questions = Questions(ask, apart=0, within=0.1)
+    questions = Questions(ask, apart=0, within=allowed(0.1))
     assert answered(questions).told is None
     refused.set()
     assert answered(questions).told is None

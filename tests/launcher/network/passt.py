@@ -4,7 +4,6 @@ import os
 import socket
 import struct
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from lxml.etree import _Element as Element
 
 from launcher.runtime.embedded import called_for_passt
 from tests.processes import unix_sockets
+from tests.waiting import allowed, until
 
 #: What the pod has: its address and gateway, of which the guest of a bridge has the same. Its net1 has no gateway.
 ADDRESS, GATEWAY = IPv4Address("10.244.1.5"), IPv4Address("10.244.1.1")
@@ -57,7 +57,7 @@ class RunningPasst:
     def lease(self) -> Lease:
         """Ask for an address as DHCP clients do (RFC 2131): discover, request."""
         with socket.socket(socket.AF_UNIX) as card:
-            card.settimeout(10)
+            card.settimeout(allowed(10))
             card.connect(str(self.socket))
             _offer, options = _exchange(card, _DISCOVER)
             assert options[_TYPE] == bytes([_OFFER])
@@ -88,12 +88,13 @@ def called(directory: Path, script: str, interface: Element) -> Iterator[Running
         ) as process,
     ):
         try:
-            deadline = time.monotonic() + 20
-            # Its file is there before it listens.
-            while not any(one.path == str(listening) and one.listens for one in unix_sockets(process.pid)):
+
+            def listens() -> bool:
                 assert process.poll() is None, process.communicate()[1]
-                assert time.monotonic() < deadline, "passt does not listen"
-                time.sleep(0.01)
+                # Its file is there before it listens.
+                return any(one.path == str(listening) and one.listens for one in unix_sockets(process.pid))
+
+            until(listens)
             yield RunningPasst(process.pid, listening)
         finally:
             process.kill()

@@ -25,6 +25,7 @@ from tests.launcher.cases import case
 from tests.launcher.guests import a_vm, ending, started
 from tests.launcher.vms import DEBIAN_12, domain_of, read_manifest, vmi_text, write_vmi
 from tests.processes import running
+from tests.waiting import allowed
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ class GoneBeforeLibvirtConnects:
 def test_a_qemu_that_has_ended_before_libvirt_connects_is_quoted_from_its_log(short_dir: Path) -> None:
     vm = a_vm()
     guest.start(GoneBeforeLibvirtConnects(short_dir), vm, paused=False, printed=lambda: "the machine\nis too small")
-    event = vm.events.get(timeout=10)
+    event = vm.events.get(timeout=allowed(10))
     assert isinstance(event, NotStarted)
     assert ": Connection refused: the machine is too small; gpu-launcher check looks" in str(event.error)
 
@@ -116,7 +117,7 @@ def listening_libvirtd(directory: Path, sock: Path) -> subprocess.Popen[bytes]:
     for _ in range(3):
         with log.open("a") as stderr:
             process = subprocess.Popen(command, env=environ, stderr=stderr)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + allowed(30)
         while process.poll() is None and not listens(sock):
             assert time.monotonic() < deadline, f"no socket of libvirtd: {log.read_text()}"
             time.sleep(0.05)

@@ -26,7 +26,7 @@ from program.errors import Refusal
 from tests.launcher import kernels
 from tests.launcher.runtime.told import Changes, told
 from tests.launcher.vms import domain_of, read_manifest, write_vmi
-from tests.waiting import until
+from tests.waiting import allowed, until
 
 
 def plan(directory: Path, uri: str, *, kernel: bytes | None = None, grace: float = 60, paused: bool = False) -> RunPlan:
@@ -68,7 +68,7 @@ def living(plan: RunPlan) -> Iterator[tuple[VM, Changes, list[Ending]]]:
             yield vm, changes, endings
         finally:
             vm.request(StopRequested.KILL)
-            thread.join(60)
+            thread.join(allowed(60))
     assert not thread.is_alive()
 
 
@@ -102,7 +102,7 @@ def test_a_stop_does_not_wait_for_a_libvirt_that_does_not_answer(tmp_path: Path,
     vm, hangs, begun = VM(planned.identity), threading.Event(), time.monotonic()
     vm.request(stop)
     assert run(planned, vm, nullcontext(), Ahead(looked=hangs.wait)) is Ending.NOT_STARTED
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < allowed(20)
     hangs.set()
 
 

@@ -20,6 +20,7 @@ from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.kernels import boot_sector
 from tests.processes import BIN, FIXTURES, ROOT, Program, running
+from tests.waiting import allowed
 
 _READS = [
     "setpriv",
@@ -100,7 +101,9 @@ class Place(NamedTuple):
     def called(self, *command: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         environ = {"PATH": os.environ["PATH"], **(env or {})}
         whole = [*self.within, *command]
-        return subprocess.run(whole, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            whole, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=allowed(60), check=False
+        )
 
     def check(self, *flags: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         return self.called(BIN / "gpu-launcher", "check", self.directory / "vm.yaml", *flags, env=env)

@@ -18,7 +18,7 @@ from launcher.runtime.events import Ending
 from tests.launcher import kernels
 from tests.launcher.runtime.test_faults import Launched, Pod, arguments_of, last_line
 from tests.temporary import SHORT
-from tests.waiting import until
+from tests.waiting import allowed, until
 
 _GRACE = 1  # seconds, of each VM
 _DEADLINE = _GRACE + 45  # seconds, as in a pod
@@ -124,7 +124,7 @@ def _lived(seed: int, known_qemu: Path, start: float) -> Round:
             assert not any("Traceback" in line for line in log), case
             assert is_right(whom, code, log[-1] if log else ""), case
             assert pod.left() == set(), case
-            assert seconds < _DEADLINE, case
+            assert seconds < allowed(_DEADLINE), case
     return Round(signum, whom, at, seconds)
 
 

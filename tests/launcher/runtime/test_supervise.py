@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.processes import ROOT
+from tests.waiting import allowed
 
 # `body` is what the worker does.
 _PROGRAM = """
@@ -45,7 +46,7 @@ def as_any_process(body: str, before: str = "", grace: float = 0) -> subprocess.
 
 def called(*within: str, body: str, before: str, grace: float = 0) -> subprocess.CompletedProcess[str]:
     command = [*within, sys.executable, "-c", program(body, before, grace)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=allowed(60), check=False)
 
 
 @pytest.fixture(params=[as_process_1, as_any_process], ids=["process 1", "any process"])
@@ -106,7 +107,7 @@ def test_a_worker_that_does_not_end_is_killed_after_the_grace_period_and_what_is
     ignores = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     begun = time.monotonic()
     done = as_any_process(f"{ignores}; os.kill(os.getppid(), signal.SIGTERM); {hangs[state]}", grace=-39)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < allowed(20)
     assert (done.stdout, done.returncode) == ("tidied\n", 137)
     assert done.stderr == "gpu-launcher: the worker has not ended in time and is killed, and so the guest\n"
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 
 from launcher.runtime.vm import VM, Change, Phase
+from tests.waiting import allowed
 
 
 class Changes(Iterator[Change]):
@@ -17,7 +18,7 @@ class Changes(Iterator[Change]):
     def __next__(self) -> Change:
         if self._ended:
             raise StopIteration
-        change = self.unread.get(timeout=120)
+        change = self.unread.get(timeout=allowed(120))
         self._ended = change.phase is Phase.ENDED
         return change
 

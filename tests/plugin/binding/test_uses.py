@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys as python
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from plugin.binding.uses import Use, uses
 from program.problem import Problem
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.kernel import STAND_INS, device, part, process, vfio_group
+from tests.waiting import until
 
 GPU = "0000:01:00.0"
 NVME = "0000:02:00.0"
@@ -254,10 +254,7 @@ def test_a_process_whose_first_thread_has_ended_has_what_the_others_have_open(tm
     with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
         (tmp_path / str(child.pid)).symlink_to(f"/proc/{child.pid}")
         stat = Path(f"/proc/{child.pid}/stat")
-        deadline = time.monotonic() + 30
-        while ") Z " not in stat.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: ") Z " in stat.read_text())
         processes = read_processes(tmp_path)
         child.kill()
     full = number_of(Path("/dev/full"))

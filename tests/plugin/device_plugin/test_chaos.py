@@ -34,6 +34,7 @@ from tests.kernel import bind, plug, tell, tells, unplug
 from tests.kubelet import Kubelet
 from tests.processes import FIXTURES, Program
 from tests.temporary import SHORT
+from tests.waiting import allowed
 
 VFIO = "vfio-pci"
 FOREIGN = "devices.kubevirt.io/gpu"
@@ -407,7 +408,7 @@ class Chaos(RuleBasedStateMachine):
                 plugin.send(signal.SIGHUP)
         else:
             self.write_config(text)
-        until = time.monotonic() + SETTLES
+        until = time.monotonic() + allowed(SETTLES)
         while says is not None and any(self.count(plugin, says) == said[plugin] for plugin in self.plugins):
             assert time.monotonic() < until, f"a plugin has not read its config{self.story()}"
             time.sleep(0.002)
@@ -583,7 +584,7 @@ class Chaos(RuleBasedStateMachine):
             return
         began = time.monotonic()
         wanted = self.healthy() if self.plugins else dict.fromkeys(RESOURCES, ())
-        until = began + SETTLES
+        until = began + allowed(SETTLES)
         while (seen := self.seen()) != wanted:
             assert time.monotonic() < until, f"{wanted=}\n{seen=}{self.story()}"
             time.sleep(0.005)
@@ -603,7 +604,7 @@ class Chaos(RuleBasedStateMachine):
         now = time.monotonic()
         self.wrong_since = {one: self.wrong_since.get(one, now) for one in wrong}
         for one, since in self.wrong_since.items():
-            assert now - since < SETTLES, (
+            assert now - since < allowed(SETTLES), (
                 f"{one} is on offer, and has not been so for {now - since:.1f} s{self.story()}"
             )
 

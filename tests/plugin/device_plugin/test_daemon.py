@@ -18,6 +18,7 @@ from tests.kernel import bind, make_nodes, plug, unplug
 from tests.kubelet import Kubelet
 from tests.plugin.daemon import BOTH, RTX_3090, serve, status, wait_until
 from tests.processes import children, finished
+from tests.waiting import allowed
 
 KVM = "devices.gpu-launcher.dev/kvm"
 POOL = "nvidia.com/pgpu"
@@ -386,7 +387,7 @@ def port() -> int:
 
 
 def metrics(port: int) -> dict[str, float]:
-    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=allowed(10)) as answer:
         lines = answer.read().decode().splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 

@@ -15,6 +15,7 @@ from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from tests.conftest import Machine
 from tests.kubelet import Kubelet
 from tests.plugin.daemon import BOTH, RTX_3090, at_rest, fetch, footprint, free_port, serve, status, wait_until
+from tests.waiting import allowed
 
 #: Not ListAndWatch: whoever ends one is taken for the kubelet, and the plugin registers again.
 METHODS = ("Allocate", "GetPreferredAllocation", "GetDevicePluginOptions", "PreStartContainer", "Nothing")
@@ -69,7 +70,7 @@ class Fuzzer:
         self.faults += 1
         data = self.draw.choice([self.draw.randbytes(200), self._mutated(PREFACE), PREFACE + self._frames()])
         with socket.socket(socket.AF_UNIX) as caller:
-            caller.settimeout(SECONDS)
+            caller.settimeout(allowed(SECONDS))
             with suppress(OSError):
                 caller.connect(str(self._unix))
                 caller.sendall(data)
@@ -79,7 +80,7 @@ class Fuzzer:
     def _bytes_to_a_port(self) -> None:
         data = self.draw.choice([self.draw.randbytes(200), self._mutated(REQUEST), REQUEST[:30], b"X" * 20_000])
         with socket.socket() as caller:
-            caller.settimeout(SECONDS)
+            caller.settimeout(allowed(SECONDS))
             with suppress(OSError):
                 caller.connect(("127.0.0.1", self.draw.choice(self._ports)))
                 caller.sendall(data)
@@ -93,7 +94,7 @@ class Fuzzer:
         self.faults += 1
         message = self._mutated(self.draw.choice([ALLOCATE, b"", self.draw.randbytes(50)]))
         with suppress(grpc.RpcError):
-            self._call(message).result(timeout=2 * SECONDS)
+            self._call(message).result(timeout=allowed(2 * SECONDS))
 
     def _reset_call(self) -> None:
         self.faults += 1
@@ -105,7 +106,7 @@ class Fuzzer:
 
     def _call(self, message: bytes) -> Any:
         call: Any = self._channel.unary_unary(f"/v1beta1.DevicePlugin/{self.draw.choice(METHODS)}")
-        return call.future(message, timeout=SECONDS)
+        return call.future(message, timeout=allowed(SECONDS))
 
 
 def test_whatever_is_sent_to_its_sockets_the_plugin_goes_on(

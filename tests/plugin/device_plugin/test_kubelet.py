@@ -20,6 +20,7 @@ from tests.kernel import bind, make_nodes, unplug
 from tests.kubelet import Kubelet, running_kubelet
 from tests.plugin.daemon import BOTH, RTX_3090, serve, wait_until
 from tests.processes import Program
+from tests.waiting import allowed
 
 
 def test_every_card_is_registered_with_its_numa_node(machine: Machine, kubelet: Kubelet) -> None:
@@ -209,7 +210,7 @@ def test_a_socket_that_is_registered_twice_goes_on_working(
     with running_kubelet(short_dir, before_1_37=before_1_37) as kubelet, serve(sys, short_dir):
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         with grpc.insecure_channel(f"unix:{short_dir}/kubelet.sock") as channel:
-            deviceplugin_pb2_grpc.RegistrationStub(channel).Register(kubelet.registrations[0], timeout=10)
+            deviceplugin_pb2_grpc.RegistrationStub(channel).Register(kubelet.registrations[0], timeout=allowed(10))
         bind(sys, "0000:01:00.1", "snd_hda_intel")
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH[1:])
         assert kubelet.allocate(RTX_3090, 1).envs
@@ -405,7 +406,7 @@ def test_in_plugins_registry_it_says_what_it_is(machine: Machine, short_dir: Pat
         wait_until(lambda: list(registry.glob("gpu-plugin-*.sock")))
         (path,) = registry.iterdir()
         with grpc.insecure_channel(f"unix:{path}") as channel:
-            info = RegistrationStub(channel).GetInfo(InfoRequest(), wait_for_ready=True, timeout=10)
+            info = RegistrationStub(channel).GetInfo(InfoRequest(), wait_for_ready=True, timeout=allowed(10))
     assert (info.type, info.name, info.endpoint) == ("DevicePlugin", RTX_3090, str(path))
     assert list(info.supported_versions) == ["v1beta1"]
 

@@ -21,6 +21,7 @@ from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc as fo
 from tests.apiserver import APIServer, running_apiserver
 from tests.plugin import daemon
 from tests.processes import Program
+from tests.waiting import allowed, until
 
 #: On a busy machine a plugin takes long to start.
 wait_until = partial(daemon.wait_until, seconds=120)
@@ -48,11 +49,11 @@ class DRAKubelet:
         for path in self._by_age():
             with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel, suppress(grpc.RpcError):
                 registration = found_rpc.RegistrationStub(channel)
-                info = registration.GetInfo(found.InfoRequest(), timeout=5)
+                info = registration.GetInfo(found.InfoRequest(), timeout=allowed(5))
                 if info.type == "DRAPlugin":
                     assert info.name == DRIVER
                     status = found.RegistrationStatus(plugin_registered=True)
-                    registration.NotifyRegistrationStatus(status, timeout=5)
+                    registration.NotifyRegistrationStatus(status, timeout=allowed(5))
                     self.info = info
         return self.info is not None
 
@@ -64,23 +65,38 @@ class DRAKubelet:
         return [path for _, path in sorted(ages)]
 
     def prepare(self, *claims: dict[str, Any]) -> dict[str, api.NodePrepareResourceResponse]:
+        """Ask again while the driver is still at work, as the kubelet does."""
         request = api.NodePrepareResourcesRequest(claims=map(reference, claims))
-        with grpc.insecure_channel(f"unix:{self.socket()}", options=_OPTIONS) as channel:
-            response = dra_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=45)
-        assert set(response.claims) == {claim["metadata"]["uid"] for claim in claims}
-        return dict(response.claims)
+        answers: dict[str, api.NodePrepareResourceResponse] = {}
+
+        def is_done() -> bool:
+            with grpc.insecure_channel(f"unix:{self.socket()}", options=_OPTIONS) as channel:
+                response = dra_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=allowed(45))
+            assert set(response.claims) == {claim["metadata"]["uid"] for claim in claims}
+            answers.update(response.claims)
+            return not any(_GOES_ON in answer.error for answer in answers.values())
+
+        until(is_done, 120)
+        return answers
 
     def unprepare(self, *claims: dict[str, Any]) -> dict[str, str]:
         request = api.NodeUnprepareResourcesRequest(claims=map(reference, claims))
-        with grpc.insecure_channel(f"unix:{self.socket()}", options=_OPTIONS) as channel:
-            response = dra_pb2_grpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=45)
-        return {uid: answer.error for uid, answer in response.claims.items()}
+        errors: dict[str, str] = {}
+
+        def is_done() -> bool:
+            with grpc.insecure_channel(f"unix:{self.socket()}", options=_OPTIONS) as channel:
+                response = dra_pb2_grpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=allowed(45))
+            errors.update({uid: answer.error for uid, answer in response.claims.items()})
+            return not any(_GOES_ON in error for error in errors.values())
+
+        until(is_done, 120)
+        return errors
 
     def health(self) -> dict[str, tuple[int, str]]:
         """What the first message of the stream says of each device."""
         with grpc.insecure_channel(f"unix:{self.socket()}", options=_OPTIONS) as channel:
             stream = health_pb2_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
-                health_pb2.NodeWatchResourcesRequest(), timeout=10
+                health_pb2.NodeWatchResourcesRequest(), timeout=allowed(10)
             )
             devices = next(iter(stream)).devices
             stream.cancel()
@@ -88,6 +104,8 @@ class DRAKubelet:
 
 
 _OPTIONS = [("grpc.enable_http_proxy", 0)]
+#: In the error of a driver that answers before its work has ended (plugin.dra.work.StillAtWork).
+_GOES_ON = "it goes on, and is asked"
 
 
 def reference(claim: dict[str, Any]) -> api.Claim:
@@ -176,8 +194,11 @@ class Cluster:
 
     def specifications(self) -> dict[str, Any]:
         """The runtime's CDI specifications by the claim's UID."""
-        files = sorted(self.cdi.glob("*.json")) if self.cdi.is_dir() else []
-        return {file.stem.partition("_")[2]: json.loads(file.read_text()) for file in files}
+        specifications = {}
+        for file in sorted(self.cdi.glob("*.json")):
+            with suppress(FileNotFoundError):  # the driver has removed it meanwhile
+                specifications[file.stem.partition("_")[2]] = json.loads(file.read_text())
+        return specifications
 
     def checkpoint(self) -> dict[str, Any]:
         file = self.state / "checkpoint.json"

@@ -12,9 +12,9 @@ from plugin.dra.apiserver import APIServer
 from plugin.dra.binder import Binder
 from plugin.dra.claims import Reference
 from plugin.dra.preparation import Claims, DriverSettings
-from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources, Watch
 from tests.plugin.dra.cluster import NODE, Cluster
+from tests.plugin.reader import new_reader
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def inside(cluster: Cluster, names: PCIIDs, life: Callable[[Inside], Awaitable[T
     sources = Sources(
         sys=cluster.sys,
         dev=cluster.directory / "dev",
-        reader=Reader(),
+        reader=new_reader(),
         pod_resources=cluster.directory / "kubelet.sock",
         config=None,
         names=names,

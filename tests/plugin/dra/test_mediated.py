@@ -35,8 +35,6 @@ from tests.plugin.dra.inside import Inside, inside, reference
 from tests.plugin.dra.test_vgpus import KILLS, Node, followed_after_a_kill, node_with, published
 from tests.vgpu_kernel import Card, Kernel
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
 TYPES = {
     "nvidia-588": ("NVIDIA A10-4Q", 4),
     "nvidia-590": ("NVIDIA A10-8Q", 8),

@@ -13,8 +13,6 @@ from tests.bench.machine import build
 from tests.plugin.dra.cluster import NODE, Cluster, running_cluster
 from tests.plugin.dra.inside import Inside, inside
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
 
 @pytest.fixture
 def cluster(short_dir: Path) -> Iterator[Cluster]:

@@ -35,8 +35,6 @@ from tests.plugin.dra.cluster import NODE, Cluster, running_cluster, wait_until
 from tests.plugin.dra.inside import Inside, inside, reference
 from tests.vgpu_kernel import L40S, Card, Kernel, l40s
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
 CARD = l40s()
 HALF, WHOLE = "vgpu-0000-41-00-0-l40s-24q-{}", "vgpu-0000-41-00-0-l40s-48q-0"
 RULE = VGPURule(device="10de:26b9", types={"L40S-24Q": 2, "L40S-48Q": 1}, when=When.CLAIMED)

@@ -13,6 +13,7 @@ from plugin.fabric.ownership import Partitions
 from plugin.fabric.status import FabricStatus
 from tests.fabric.standin import SOCKET, Manager
 from tests.plugin.fabric.boards import ADDRESSES, MODULE_OF, inventory
+from tests.waiting import allowed
 
 OWN_POD = "kube-system/gpu-plugin"
 RESOURCE = "nvidia.com/GA100_A100_SXM4_40GB"
@@ -81,4 +82,4 @@ def device(module: int) -> Device:
 
 
 def run(life: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(life, 60))
+    asyncio.run(asyncio.wait_for(life, allowed(60)))

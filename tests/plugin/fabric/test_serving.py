@@ -20,6 +20,7 @@ from tests.plugin.daemon import fetch, free_port, serve, wait_until
 from tests.plugin.fabric.boards import ADDRESSES, NODE
 from tests.plugin.fabric.node import OWN_POD, RESOURCE
 from tests.processes import Program
+from tests.waiting import allowed
 
 Serving = Callable[..., AbstractContextManager[Program]]
 ALL = tuple(sorted(ADDRESSES.values()))
@@ -51,7 +52,7 @@ def preferred(kubelet: Kubelet, available: list[str], size: int) -> list[str]:
             api.ContainerPreferredAllocationRequest(available_deviceIDs=available, allocation_size=size)
         ]
     )
-    response = kubelet.endpoints[RESOURCE].stub.GetPreferredAllocation(request, timeout=10)
+    response = kubelet.endpoints[RESOURCE].stub.GetPreferredAllocation(request, timeout=allowed(10))
     return list(response.container_responses[0].deviceIDs)
 
 

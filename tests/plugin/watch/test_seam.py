@@ -4,17 +4,16 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from plugin.cards.config import Config
 from plugin.cards.names import PCIIDs
 from plugin.watch.keeper import keeping
 from plugin.watch.listeners import listening
 from plugin.watch.podresources import Pods
-from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources, Watch
 from tests.conftest import Machine
 from tests.kernel import make_nodes
+from tests.plugin.reader import new_reader
+from tests.waiting import allowed
 
 
 async def read_config() -> Config:
@@ -34,14 +33,13 @@ async def printing(sources: Sources, ending: asyncio.Event, say: Callable[[str],
                 await change.wait()
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # pytest-xdist's workers
 def test_a_server_that_prints_what_is_on_offer(machine: Machine, tmp_path: Path, pci_ids: PCIIDs) -> None:
     sys = machine("two-rtx-3090")
     dev = make_nodes(sys, tmp_path / "dev")
     sources = Sources(
         sys=sys,
         dev=dev,
-        reader=Reader(),
+        reader=new_reader(),
         pod_resources=tmp_path / "kubelet.sock",
         config=None,
         names=pci_ids,
@@ -60,7 +58,7 @@ def test_a_server_that_prints_what_is_on_offer(machine: Machine, tmp_path: Path,
             if len(lines) == 2:
                 ending.set()
 
-        await asyncio.wait_for(printing(sources, ending, say), timeout=30)
+        await asyncio.wait_for(printing(sources, ending, say), timeout=allowed(30))
 
     asyncio.run(life())
     resource = "nvidia.com/GA102_GEFORCE_RTX_3090"
