@@ -120,10 +120,6 @@ def _run() -> int:
     iommufd = opened()  # as root, if it is: later, with the VM known, this process is its user
     if (handover := asked_for(sys.argv[2:])) is not None:
         become(handover)
-    elif is_root and uri.startswith("qemu:///embed"):
-        from program.problem import Severity
-
-        _say("QEMU runs as root, as in no pod that gpu-launcher prints; --user names another user", Severity.WARNING)
     forget_ready(sys.argv[2:])
     place = os.memfd_create("plan")
 

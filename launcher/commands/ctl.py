@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -82,30 +83,36 @@ def ctl(
     # --help needs none of the imports below.
     from launcher.control.client import ask, ask_for_all
 
-    socket = socket or _socket_here()
-    become_owner_of(socket)
+    named = socket
+
+    def at() -> Path:
+        """Return the socket, once the words are known to be right."""
+        place = named or _socket_here()
+        become_owner_of(place)
+        return place
+
     match action:
         case Action.STATE:
-            state = ask(socket, "GetState")
+            state = ask(at(), "GetState")
             print(json.dumps(fields_of(state)) if as_json else one_line(_state_line(state)))
         case Action.XML:
-            print(ask(socket, "GetXML").xml)
+            print(ask(at(), "GetXML").xml)
         case Action.EVENTS:
-            for change in ask_for_all(socket, "WatchChanges"):
+            for change in ask_for_all(at(), "WatchChanges"):
                 print(json.dumps(fields_of(change)) if as_json else one_line(_change_line(change)), flush=True)
         case Action.CONSOLE:
             from launcher.control.console import attach
 
-            console = ask(socket, "GetConsole")
+            console = ask(at(), "GetConsole")
             attach(Path(console.path), *_standard(action))
         case Action.SCREENSHOT:
-            _screenshot(socket, words or [])
+            _screenshot(at, words or [])
         case Action.VNC:
-            _vnc(socket, listen)
+            _vnc(at, listen)
         case Action.GUEST:
-            return _guest(socket, words or [], timeout, sysfs, as_json=as_json)
+            return _guest(at, words or [], timeout, sysfs, as_json=as_json)
         case _:  # Pause, Resume, Reset, Shutdown, Kill
-            ask(socket, action.value.capitalize())
+            ask(at(), action.value.capitalize())
     return None
 
 
@@ -138,7 +145,7 @@ def _standard(action: Action) -> tuple[int, int]:
     return sys.stdin.fileno(), sys.stdout.fileno()
 
 
-def _screenshot(socket: Path, words: list[str]) -> None:
+def _screenshot(at: Callable[[], Path], words: list[str]) -> None:
     """Write a picture of the guest's screen to a file, or to standard output for `-`."""
     from launcher.control.screen import picture_of
 
@@ -146,9 +153,9 @@ def _screenshot(socket: Path, words: list[str]) -> None:
         case ["-"]:
             if os.isatty(1):
                 raise UserError("ctl screenshot -", "is on a terminal, which shows no pictures", "expected > FILE.png")
-            print_bytes(picture_of(socket)[1])
+            print_bytes(picture_of(at())[1])
         case [name] if name.endswith((".png", ".ppm")):
-            suffix, data = picture_of(socket)
+            suffix, data = picture_of(at())
             if not name.endswith(suffix):
                 raise Refusal(name, f"QEMU here makes no picture of that kind, but *{suffix}", f"name it *{suffix}")
             Path(name).write_bytes(data)
@@ -157,7 +164,7 @@ def _screenshot(socket: Path, words: list[str]) -> None:
             raise UserError("ctl screenshot", found, "expected FILE.png, or - for standard output")
 
 
-def _vnc(socket: Path, listen: str | None) -> None:
+def _vnc(at: Callable[[], Path], listen: str | None) -> None:
     from launcher.control.client import ask
     from launcher.control.screen import join_vnc, listening, serve_vnc
 
@@ -167,42 +174,42 @@ def _vnc(socket: Path, listen: str | None) -> None:
             raise UserError(
                 "ctl vnc", "is on a terminal, which shows no pictures", "expected a VNC client, or --listen"
             )
-        join_vnc(Path(ask(socket, "GetScreen").path), source, sink)
+        join_vnc(Path(ask(at(), "GetScreen").path), source, sink)
         return
     with listening(listen) as server:
-        path = Path(ask(socket, "GetScreen").path)
+        path = Path(ask(at(), "GetScreen").path)
         print(f"gpu-launcher: the guest's screen is at {listen}, by VNC; Ctrl-C ends it", file=sys.stderr, flush=True)
         serve_vnc(server, path)
 
 
-def _guest(socket: Path, words: list[str], timeout: int, sysfs: Path, *, as_json: bool) -> int:
+def _guest(at: Callable[[], Path], words: list[str], timeout: int, sysfs: Path, *, as_json: bool) -> int:
     """Ask the guest's agent; return the exit code of the program in the guest, or 128 and the signal that ended it."""
     from launcher.control.client import ask
 
     patience = timeout + _BESIDE_THE_AGENT
     match words:
         case ["ping"]:
-            ask(socket, "PingGuest", patience=patience, seconds=timeout)
+            ask(at(), "PingGuest", patience=patience, seconds=timeout)
             return 0
         case ["info"]:
-            info = ask(socket, "GetGuestInfo", patience=patience, seconds=timeout)
+            info = ask(at(), "GetGuestInfo", patience=patience, seconds=timeout)
             print(json.dumps(fields_of(info)) if as_json else "\n".join(lines_of(info)))
             return 0
         case ["users" | "filesystems" as what]:
-            found = ask(socket, f"GetGuest{what.capitalize()}", patience=patience, seconds=timeout)
+            found = ask(at(), f"GetGuest{what.capitalize()}", patience=patience, seconds=timeout)
             rows = [user_row(each) if what == "users" else filesystem_row(each) for each in getattr(found, what)]
             print_text(f"{json.dumps(fields_of(found))}\n" if as_json else "".join(f"{row}\n" for row in aligned(rows)))
             return 0
         case ["gpus"]:
             from launcher.control import gpus
 
-            found = ask(socket, "GetGuestGPUs", patience=patience, seconds=timeout)
+            found = ask(at(), "GetGuestGPUs", patience=patience, seconds=timeout)
             host = gpus.on_host(sysfs, found)
             lines = [json.dumps(gpus.as_json(fields_of(found), *host))] if as_json else gpus.lines_of(found, *host)
             print_text("".join(f"{one_line(line)}\n" for line in lines))
             return 0
         case ["exec", path, *arguments]:
-            ended = ask(socket, "ExecInGuest", patience=patience, path=path, arguments=arguments, seconds=timeout)
+            ended = ask(at(), "ExecInGuest", patience=patience, path=path, arguments=arguments, seconds=timeout)
             for stream, said in ((sys.stdout, ended.out), (sys.stderr, ended.err)):
                 if stream is not None:
                     stream.buffer.write(said)

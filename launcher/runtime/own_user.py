@@ -87,8 +87,7 @@ def user_of(arguments: Sequence[str], environ: Mapping[str, str]) -> pwd.struct_
     raise Refusal(
         "the VM's user",
         f"is not known: root starts this VM, without sudo, and has no user {' or '.join(_FOR_QEMU)}",
-        "name one that has little else: --user NAME (sudo useradd --system --user-group qemu makes one); QEMU is root "
-        "only with --user root",
+        "name one that has little else, --user NAME (sudo useradd --system --user-group qemu makes one), or root",
     )
 
 

@@ -19,6 +19,7 @@ from launcher.storage.formats import becomes_guests
 from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.kernels import boot_sector
+from tests.launcher.vms import write_vmi
 from tests.processes import BIN, FIXTURES, ROOT, Program, running
 from tests.waiting import allowed
 
@@ -213,7 +214,7 @@ def test_root_without_anybody_else_is_told_to_name_somebody(place: Place) -> Non
     assert done.returncode == 1
     assert done.stderr.startswith(
         "gpu-launcher: the VM's user: is not known: root starts this VM, without sudo, and has no user libvirt-qemu or "
-        "qemu; name one that has little else: --user NAME"
+        "qemu; name one that has little else, --user NAME"
     )
     unknown = place.check("--disk", f"system={place.disk}", "--emulation", "--user=nobody-there")
     assert unknown.returncode == 2
@@ -395,8 +396,10 @@ def test_the_user_is_the_one_that_is_named_else_who_called_sudo() -> None:
 
 def test_root_without_a_user_is_told_what_qemu_is(gpu_launcher: Command, tmp_path: Path) -> None:
     """In a container that root starts, and where none of the flags of an own machine is given."""
-    flags = ("--connect", f"qemu:///embed?root={tmp_path}/root", "--emulation")
-    result = gpu_launcher("run", "--vm", tmp_path / "none.yaml", *flags)
+    vm = write_vmi(tmp_path / "vm.yaml")
+    (tmp_path / "file").touch()
+    flags = ("--vm", vm, "--connect", f"qemu:///embed?root={tmp_path}/file/root", "--emulation")
+    result = gpu_launcher("run", *flags)
     warning = "QEMU runs as root, as in no pod that gpu-launcher prints; --user names another user"
     assert f"WARNING {warning}\n" in result.stderr
-    assert warning not in gpu_launcher("run", "--vm", tmp_path / "none.yaml", *flags, "--user=0").stderr
+    assert warning not in gpu_launcher("run", *flags, "--user=0").stderr
