@@ -29,10 +29,20 @@ class Hindrance:
         return f"{self.wrong}; {self.fix}" if self.fix else self.wrong
 
 
-NO_IOMMU = Hindrance(
-    "is in no IOMMU group: the IOMMU is off",
-    "turn on VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on (Intel)",
+#: What turns an IOMMU on depends on the processor, the firmware and the kernel's parameters: the doctor looks at them.
+NO_IOMMU = Hindrance("is in no IOMMU group: no IOMMU is on", "gpu-plugin doctor says what turns it on here")
+
+#: For a function that the IOMMU leaves out, as Intel's does the processor's own GPU with intel_iommu=igfx_off.
+PAST_THE_IOMMU = Hindrance(
+    "is in no IOMMU group, though others are: no IOMMU is between it and the memory",
+    "put it into another slot, or install a newer firmware, and for the processor's own GPU take igfx_off out of "
+    "intel_iommu=",
 )
+
+
+def no_iommu(host: Host) -> Hindrance:
+    """Return why a function without an IOMMU group has none."""
+    return PAST_THE_IOMMU if any(group not in host.noiommu for group in host.groups) else NO_IOMMU
 
 
 #: For a function with the node's own screen.
@@ -65,7 +75,7 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
     if lead.boot_vga and not is_on_vfio(lead):
         return Hindrance(f"{BOOT_VGA.wrong}, and bound to {lead.driver or 'no driver'}", BOOT_VGA.fix)
     if lead.iommu_group is None:
-        return NO_IOMMU
+        return no_iommu(host)
     if not is_on_vfio(lead):
         return Hindrance(f"is bound to {lead.driver or 'no driver'}", "bind the whole card to vfio-pci", lead.address)
     if lead.iommu_group in host.noiommu and not noiommu:

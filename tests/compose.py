@@ -109,6 +109,7 @@ class Platform:
     command_line: str = "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro quiet intel_iommu=on iommu=pt"
     cpu_vendor: str = "GenuineIntel"
     cpu_flags: str = "fpu vme sse2 vmx"
+    is_arm: bool = False
 
 
 def compose_platform(sys: Path, proc: Path, platform: Platform) -> None:
@@ -128,6 +129,8 @@ def compose_platform(sys: Path, proc: Path, platform: Platform) -> None:
     proc.mkdir()
     (proc / "cmdline").write_text(f"{platform.command_line}\n")
     processor = "processor\t: {}\nvendor_id\t: " + platform.cpu_vendor + "\nflags\t\t: " + platform.cpu_flags + "\n\n"
+    if platform.is_arm:
+        processor = "processor\t: {}\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU architecture: 8\n\n"
     (proc / "cpuinfo").write_text("".join(map(processor.format, range(2))))
 
 

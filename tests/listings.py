@@ -65,8 +65,8 @@ def compose_listing(root: Path, listing: str) -> Tree:
         indent = len(line) - len(line.lstrip())
         kind, _, rest = text.partition(" ")
         if kind in ("sys", "proc"):
-            path, _, content = rest.partition("=")
-            written[root / kind / path].append(content)
+            file, _, content = rest.partition("=")
+            written[root / kind / file].append(content)
             continue
         if kind == "other":
             group, name, driver = rest.split()
@@ -92,9 +92,9 @@ def compose_listing(root: Path, listing: str) -> Tree:
         place = tree.sys / "bus/pci/devices" / function.address
         written |= {place / name: [content] for name, content in {"driver_override": "(null)", **files}.items()}
         above.append((depth, f"{path}/{function.address}"))
-    for path, lines in (*_on_a_well_node(tree, has_groups=has_groups), *written.items()):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{line}\n" for line in lines))
+    for target, lines in (*_on_a_well_node(tree, has_groups=has_groups), *written.items()):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("".join(f"{line}\n" for line in lines))
     make_nodes(tree.sys, tree.dev)
     return tree
 

@@ -20,6 +20,7 @@ DRIVERS = "bus/pci/drivers"
 IRQS = "kernel/irq"
 CHIP_NAME = "chip_name"
 ACPI_TABLES = "firmware/acpi/tables"
+DEVICE_TREE = "firmware/devicetree/base/compatible"
 
 #: The parameters of VFIO that are read, and so recorded.
 NOIOMMU_MODE = "module/vfio/parameters/enable_unsafe_noiommu_mode"
@@ -68,6 +69,8 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
         drivers=seen(_drivers, sys),
         tells_resets=any(os.path.exists(sys / DEVICES / name / "reset_method") for name in functions or ()),
         cpu_vendor=seen(lambda proc: _of_the_first_cpu(proc, "vendor_id"), proc),
+        is_arm=seen(_is_arm, proc),
+        has_device_tree=os.path.exists(sys / DEVICE_TREE),
         virtual_machine=seen(_virtual_machine, proc),
         command_line=seen(_command_line, proc),
         memlock=seen(_memlock, proc),
@@ -112,6 +115,12 @@ def _drivers(sys: Path) -> frozenset[str] | None:
 def _of_the_first_cpu(proc: Path, name: str) -> str | None:
     match = re.search(rf"^{name}\s*: (.*)$", text(proc, "cpuinfo") or "", re.MULTILINE)
     return match[1] if match else None
+
+
+def _is_arm(proc: Path) -> bool | None:
+    # Each architecture has lines of its own (arch/arm64/kernel/cpuinfo.c, arch/x86/kernel/cpu/proc.c).
+    lines = {name: _of_the_first_cpu(proc, name) for name in ("CPU implementer", "vendor_id")}
+    return None if not any(lines.values()) else lines["CPU implementer"] is not None
 
 
 def _virtual_machine(proc: Path) -> bool | None:

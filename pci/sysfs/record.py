@@ -51,7 +51,12 @@ def _record_platform(sys: Path, out: Path) -> None:
         _copy_file(sys, out, sys / huge_pages.DIRECTORY / setting)
     for unit in sorted((sys / platform.IOMMUS).glob("*")):
         _copy_link(sys, out, unit)
-    for path in (functions.NVIDIA_DRIVER, platform.NOIOMMU_MODE, *platform.UNSAFE_INTERRUPTS.values()):
+    for path in (
+        functions.NVIDIA_DRIVER,
+        platform.DEVICE_TREE,
+        platform.NOIOMMU_MODE,
+        *platform.UNSAFE_INTERRUPTS.values(),
+    ):
         _copy_file(sys, out, sys / path)
     for interrupt in sorted((sys / platform.IRQS).glob(f"*/{platform.CHIP_NAME}")):
         # A server has thousands of others.

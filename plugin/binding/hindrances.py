@@ -8,7 +8,7 @@ from pci.cards import Card
 from pci.functions import is_vfio_driver
 from pci.host import Function, Host
 from pci.vendors import NVIDIA
-from pci.viability import BOOT_VGA, NO_IOMMU, PLACEHOLDERS, Hindrance, keeps_its_group
+from pci.viability import BOOT_VGA, NO_IOMMU, PLACEHOLDERS, Hindrance, keeps_its_group, no_iommu
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
 from plugin.cards.inventory import NOTHING, wanted_settings
@@ -137,7 +137,8 @@ def _passing_reason(survey: Survey, card: Card) -> Hindrance | None:
     """Return why the card cannot be bound at the moment, though it could be; None if it can."""
     group = card[0].iommu_group
     if group is None or group in survey.host.noiommu:
-        return Hindrance(f"it {NO_IOMMU.wrong}", NO_IOMMU.fix)
+        reason = no_iommu(survey.host) if group is None else NO_IOMMU
+        return Hindrance(f"it {reason.wrong}", reason.fix)
     unreadable = [str(address) for address in survey.host.groups[group] if address not in survey.host.functions]
     if unreadable:
         return Hindrance(

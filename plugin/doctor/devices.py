@@ -10,10 +10,11 @@ from pci.cards import card_of
 from pci.functions import is_gpu, is_grace_gpu, is_on_vfio, what
 from pci.host import Details, Function
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
-from pci.viability import BOOT_VGA, keeps_its_group
+from pci.viability import BOOT_VGA, NO_IOMMU, keeps_its_group
 from plugin.cards.config import Groups
 from plugin.cards.inventory import NOTHING, Device, deadly_reset_of, is_left_to_the_node, wanted_settings
 from plugin.doctor.finding import Check, NodeFinding, error, note, warning
+from plugin.doctor.iommu import why_there_is_none
 from plugin.node.snapshot import Snapshot
 
 
@@ -95,7 +96,10 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
         # Nobody requests it: the config withholds it, or does not name it.
         yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
     else:
-        yield error(Check.VIABILITY, reason.wrong, reason.fix, *_makes_viable(snapshot, device), of=device.id)
+        fixes = (reason.fix, *_makes_viable(snapshot, device))
+        if reason == NO_IOMMU:
+            _, *fixes = why_there_is_none(snapshot.closely.platform)
+        yield error(Check.VIABILITY, reason.wrong, *fixes, of=device.id)
 
 
 def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:

@@ -10,18 +10,10 @@ from pci.host import Platform, TransparentPages
 from pci.sysfs.attribute import Silent
 from pci.viability import END_THE_WAIT
 from plugin.doctor.finding import Check, NodeFinding, error, fine, note, warning
+from plugin.doctor.iommu import groups, of_iommu, processor, without_effect
 from plugin.fabric.status import unknown
 from plugin.node.snapshot import Snapshot
 from program.problem import Problem
-
-#: The prefixes of an IOMMU's units in sysfs, by their drivers in drivers/iommu.
-_KINDS = {"dmar": "Intel VT-d", "ivhd": "AMD-Vi", "smmu": "ARM SMMU"}
-
-#: The IOMMU's name in the firmware's setup, by the processor's vendor.
-_IN_THE_FIRMWARE = {"GenuineIntel": "VT-d", "AuthenticAMD": "IOMMU (AMD-Vi)", "HygonGenuine": "IOMMU (AMD-Vi)"}
-
-#: The IOMMU's own parameter, by the processor's vendor; the kernel disregards the others'.
-_IOMMU_PARAMETERS = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu", "HygonGenuine": "amd_iommu"}
 
 #: Parameters of the kernel that have to do with passthrough: whole names, and beginnings.
 _PARAMETERS = ("amd_iommu", "intel_iommu", "intremap", "iommu", "nointremap", "pci", "pcie_acs_override")
@@ -34,7 +26,7 @@ def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
         _offer(snapshot),
         *_not_read(snapshot),
         *_virtual_machine(snapshot.closely.platform),
-        _iommu(snapshot),
+        of_iommu(snapshot),
         *_command_line(snapshot.closely.platform),
         *_interrupts(snapshot),
         *_noiommu_mode(snapshot.closely.platform),
@@ -147,57 +139,6 @@ def _virtual_machine(platform: Platform) -> Iterator[NodeFinding]:
         )
 
 
-def _iommu(snapshot: Snapshot) -> NodeFinding:
-    platform = snapshot.closely.platform
-    if not _groups(snapshot):
-        # With noiommu: true in the config, the admin expects it.
-        finding = warning if snapshot.config.noiommu else error
-        return finding(Check.IOMMU, *_why_there_is_no_iommu(platform))
-    kinds = sorted({kind for unit in platform.iommus for name, kind in _KINDS.items() if unit.startswith(name)})
-    return fine(
-        Check.IOMMU,
-        f"the IOMMU is on: {' and '.join(kinds) or 'of unknown kind'}, "
-        f"units: {len(platform.iommus) or 'unknown'}, groups: {_groups(snapshot)}",
-    )
-
-
-def _why_there_is_no_iommu(platform: Platform) -> tuple[str, ...]:
-    """Return what is wrong, the fix, and perhaps a further step. The kernel's command line is looked at first, then the
-    firmware's tables, then the hypervisor."""
-    vendor, tables = platform.cpu_vendor or "", platform.iommu_tables
-    options = [(parameter, *parameter.partition("=")[::2]) for parameter in platform.command_line or ()]
-    own = {_IOMMU_PARAMETERS[vendor]} if vendor in _IOMMU_PARAMETERS else set(_IOMMU_PARAMETERS.values())
-    off = " ".join(line for line, name, value in options if name in {"iommu", *own} and "off" in value.split(","))
-    if off:
-        return (
-            f"the IOMMU is off: the kernel's command line says {off}",
-            f"take {off} out of the kernel's command line, and reboot",
-        )
-    is_on = any(name == "intel_iommu" and "on" in value.split(",") for _, name, value in options)
-    turn_on = () if is_on or "intel_iommu" not in own else ("boot with intel_iommu=on (Intel)",)
-    if tables:
-        return (
-            f"the IOMMU is off, though the firmware announces it (ACPI {', '.join(sorted(tables))})",
-            *(turn_on if "DMAR" in tables and turn_on else ("its log says why: journalctl -k --grep 'DMAR|AMD-Vi'",)),
-        )
-    if platform.virtual_machine:
-        return (
-            "there is no IOMMU: this node is a virtual machine, and its hypervisor gives it none",
-            "to the libvirt domain of this node: <iommu model='intel'>, intremap and caching_mode on",
-        )
-    firmware = _IN_THE_FIRMWARE.get(vendor, "the IOMMU (VT-d, AMD-Vi, SMMU)")
-    if tables is not None:
-        return (
-            "the IOMMU is off: the firmware announces none (ACPI has neither DMAR nor IVRS)",
-            f"turn on {firmware} in the firmware, and reboot",
-        )
-    return (
-        "the IOMMU is off: no PCI function is in an IOMMU group",
-        f"turn on {firmware} in the firmware, and reboot",
-        *turn_on,
-    )
-
-
 def _command_line(platform: Platform) -> Iterator[NodeFinding]:
     if platform.command_line is None:
         yield note(
@@ -208,6 +149,12 @@ def _command_line(platform: Platform) -> Iterator[NodeFinding]:
         return
     words = " ".join(parameters(platform)) or "nothing about passthrough"
     yield fine(Check.COMMAND_LINE, f"the kernel's command line says {words}")
+    for parameter in without_effect(platform):
+        yield note(
+            Check.COMMAND_LINE,
+            f"the kernel's command line says {parameter}, which has no effect on {processor(platform)}",
+            f"take {parameter} out of the kernel's command line, or leave it",
+        )
     for parameter in platform.command_line:
         if parameter.startswith("pcie_acs_override="):
             yield warning(
@@ -220,7 +167,7 @@ def _command_line(platform: Platform) -> Iterator[NodeFinding]:
 
 
 def _interrupts(snapshot: Snapshot) -> Iterator[NodeFinding]:
-    if not _groups(snapshot):
+    if not groups(snapshot):
         return  # the IOMMU remaps them; another finding says that there is none
     platform = snapshot.closely.platform
     modules = sorted(module for module, allowed in (platform.unsafe_interrupts or {}).items() if allowed)
@@ -361,8 +308,3 @@ def _huge_pages(transparent: TransparentPages) -> Iterator[NodeFinding]:
             f"{transparent.shmem_enabled}: with devices.filesystems {cost}",
             f"if VMs here have both: echo advise > {directory}/shmem_enabled",
         )
-
-
-def _groups(snapshot: Snapshot) -> int:
-    """Return the number of IOMMU groups, without those that vfio made up."""
-    return len(snapshot.host.groups.keys() - snapshot.host.noiommu)

@@ -145,9 +145,8 @@ ERROR    the kernel has no driver that gives devices to VFIO: the module
          -> modprobe vfio-pci
          -> echo vfio-pci > /etc/modules-load.d/vfio-pci.conf
 
-ERROR    0000:01:00.0: is in no IOMMU group: the IOMMU is off
-         -> turn on VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on
-            (Intel)
+ERROR    0000:01:00.0: is in no IOMMU group: no IOMMU is on
+         -> boot with intel_iommu=on (Intel)
 
 note     0000:00:02.0: is the boot VGA, """
     )
@@ -369,6 +368,70 @@ def test_an_iommu_that_is_off_is_turned_on_where_it_was_turned_off(
 ) -> None:
     found = about(findings(node("rtx-2060-without-iommu", platform)), Check.IOMMU)
     assert found == NodeFinding(Severity.ERROR, Problem(NODE, wrong, fix[0]), Check.IOMMU, fix[1:])
+
+
+ARM = replace(INTEL_WITHOUT, tables=(), cpu_vendor="", is_arm=True)
+
+
+@pytest.mark.parametrize(
+    ("platform", "device_tree", "wrong", "fix"),
+    [
+        (ARM, False, "the IOMMU is off: no PCI function is in an IOMMU group", "turn on the SMMU in the firmware"),
+        (ARM, True, "there is no IOMMU: the device tree names no SMMU", "as a Raspberry Pi, can give no guest a card"),
+        (replace(ARM, iommus=("smmu3.0x4",)), False, "the IOMMU is none for PCI: the kernel has smmu3.0x4", "IORT has"),
+        (replace(ARM, iommus=("5100.iommu",)), True, "the IOMMU is none for PCI: the kernel has 5100", "Raspberry Pi"),
+        (
+            replace(INTEL_WITHOUT, iommus=("dmar0",)),
+            False,
+            "the IOMMU is none for PCI: the kernel has dmar0",
+            "its log",
+        ),
+    ],
+)
+def test_what_turns_an_iommu_on_depends_on_the_processor_and_on_what_the_kernel_has(
+    findings: Examine, node: NodeOf, platform: Platform, device_tree: bool, wrong: str, fix: str
+) -> None:
+    this = node("rtx-2060-without-iommu", platform)
+    if device_tree:
+        (this.sys / "firmware/devicetree/base").mkdir(parents=True)
+        (this.sys / "firmware/devicetree/base/compatible").write_text("raspberrypi,5-model-b\0brcm,bcm2712\0")
+    found = findings(this)
+    said = about(found, Check.IOMMU)
+    assert said.problem.wrong.startswith(wrong)
+    assert fix in said.problem.fix
+    assert fixes(about(found, Check.VIABILITY, GPU)) == fixes(said)
+    assert not any("intel_iommu" in step for step in fixes(said))
+
+
+@pytest.mark.parametrize(
+    ("platform", "said"),
+    [
+        (Platform(cpu_vendor="AuthenticAMD"), ["intel_iommu=on, which has no effect on an AMD processor"]),
+        (Platform(is_arm=True, command_line="intel_iommu=on amd_iommu=on"), ["intel_iommu=on, ", "amd_iommu=on, "]),
+        (Platform(command_line="amd_iommu=fullflush"), ["amd_iommu=fullflush, which has no effect on an Intel"]),
+        (Platform(), []),
+        (Platform(cpu_vendor="CentaurHauls"), []),
+    ],
+)
+def test_a_parameter_for_another_vendors_iommu_is_named_as_without_effect(
+    findings: Examine, node: NodeOf, platform: Platform, said: list[str]
+) -> None:
+    notes = [
+        finding.problem.wrong
+        for finding in findings(node(platform=platform))
+        if finding.check is Check.COMMAND_LINE and finding.severity is Severity.NOTE
+    ]
+    assert [words in note for words, note in zip(said, notes, strict=True)] == [True] * len(said)
+
+
+def test_a_function_that_the_iommu_leaves_out_is_not_told_to_turn_it_on(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    for path in (this.sys / "bus/pci/devices").glob("0000:01:00.*"):
+        (path / "iommu_group").unlink()
+        (this.sys / "kernel/iommu_groups/1/devices" / path.name).unlink()
+    found = about(findings(this), Check.VIABILITY, GPU)
+    assert found.problem.wrong.startswith("is in no IOMMU group, though others are")
+    assert fixes(found)[0].startswith("put it into another slot")
 
 
 @pytest.mark.parametrize(

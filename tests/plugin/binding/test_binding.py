@@ -148,7 +148,7 @@ OWN: dict[Callable[[Node], None], str] = {
 }
 PASSING: dict[Callable[[Node], None], str] = {
     unreadable: "its IOMMU group 1 has 0000:01:00.1, which cannot be read",
-    noiommu: "it is in no IOMMU group: the IOMMU is off; turn on VT-d or AMD-Vi in the firmware",
+    noiommu: "it is in no IOMMU group: no IOMMU is on; gpu-plugin doctor says what turns it on",
     no_vfio: "its driver vfio-pci is not loaded; modprobe vfio-pci",
     a_sound_server: "0000:01:00.1 is in use: /dev/snd/controlC1 is open in pipewire (pid 812); end that first",
 }
@@ -166,7 +166,7 @@ def test_without_an_iommu_nothing_is_bound(tmp_path: Path) -> None:
     node = Node(
         tmp_path, desktop(card("0000:01:00", RTX_2060, path="pci0000:00", group=None, drivers=DAILY), iommu=False)
     )
-    with pytest.raises(Refusal, match=r"cannot bind 0000:01:00\.0: it is in no IOMMU group: the IOMMU is off"):
+    with pytest.raises(Refusal, match=r"cannot bind 0000:01:00\.0: it is in no IOMMU group: no IOMMU is on"):
         node.to_bind(GPU)
 
 

@@ -92,10 +92,12 @@ def test_two_gpus_in_one_group_are_not_offered_singly_and_name_each_other(take: 
         assert f"shares group 1 with {other}, " in str(reason(inventory, PCIAddress.parse(one)))
 
 
-def test_without_iommu_no_gpu_is_offered_and_the_reason_says_how_to_turn_it_on(take: Take, machine: Machine) -> None:
+def test_without_iommu_no_gpu_is_offered_and_the_reason_says_who_knows_how_to_turn_it_on(
+    take: Take, machine: Machine
+) -> None:
     inventory = take(machine("rtx-2060-without-iommu"))
     assert inventory.listed == {}
-    assert "intel_iommu=on" in str(reason(inventory))
+    assert "gpu-plugin doctor says what turns it on here" in str(reason(inventory))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_of_six_cards_the_two_that_are_whole_and_on_vfio_are_offered(take: Take,
         "nvidia.com/1b81": ["0000:02:00.0"],
     }
     withheld = {device.id: str(device.withheld)[:21] for device in inventory.devices if device.withheld}
-    assert withheld == {"0000:04:00.0": "is bound to no driver", "0000:05:00.0": "is in no IOMMU group:"}
+    assert withheld == {"0000:04:00.0": "is bound to no driver", "0000:05:00.0": "is in no IOMMU group,"}
     assert [fault.path.partition("/uevent")[0] for fault in read_host(sys).faults] == [
         "bus/pci/devices/0000:03:00.0",
         "bus/pci/devices/0000:06:00.0",
