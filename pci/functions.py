@@ -16,6 +16,15 @@ _GRACE = frozenset({0x2342, 0x2345, 0x2348, 0x2941, 0x31C2})
 #: there), and AMD's before Ryzen.
 _ON_THE_ROOT_BUS = {INTEL: PCIAddress(0, 0, 2, 0), AMD: PCIAddress(0, 0, 1, 0)}
 
+#: Screens of a server's management controller (BMC), by Linux' drivers for them (6.18): ASPEED's (ast), Matrox' G200
+#: (mgag200), HiSilicon's (hibmc).
+_BMC_SCREENS = frozenset(
+    {
+        *("1a03:2000", "1a03:2010", "19e5:1711"),
+        *(f"102b:{model}" for model in "0520 0521 0522 0524 0530 0532 0533 0534 0536 0538 053a 0540".split()),
+    }
+)
+
 _CLASS_WORDS = {
     0x0108: "NVMe",
     0x0200: "network",
@@ -50,6 +59,12 @@ def is_integrated_gpu(host: Host, function: Function) -> bool:
     if not function.bridges:
         return _ON_THE_ROOT_BUS.get(function.vendor_id) == function.address
     return function.vendor_id == AMD and any(other.vendor_id == AMD_PROCESSORS for other in host.slot(function.address))
+
+
+def is_bmc_screen(function: Function) -> bool:
+    """Whether the function is the screen of a server's management controller (BMC), by which people see the server from
+    afar."""
+    return function.pci_id in _BMC_SCREENS
 
 
 def is_grace_gpu(function: Function) -> bool:

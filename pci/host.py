@@ -215,8 +215,8 @@ class Platform:
     the ACPI tables by which the firmware announces an IOMMU: DMAR, IVRS. `unsafe_interrupts` has each module that can
     map a guest's memory (vfio_iommu_type1, iommufd), and whether its allow_unsafe_interrupts is on. `drivers` are those
     of the PCI bus. `tells_resets`: some function has a `reset_method`, so that one without it has no reset.
-    `cpu_vendor`: `GenuineIntel`, `AuthenticAMD` ...; `is_arm`: the processors are ARM's. `has_device_tree`: the firmware
-    describes the machine by one, and not by ACPI. `command_line` has the kernel's parameters, one each. `memlock` is
+    `cpu_vendor`: `GenuineIntel`, `AuthenticAMD` ...; `is_arm`: the processors are ARM's. `has_device_tree`: by one the
+    firmware describes the machine, and not by ACPI. `command_line` has the kernel's parameters, one each. `memlock` is
     what containers may lock of the memory.
     """
 

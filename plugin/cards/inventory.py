@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pci.address import PCIAddress
 from pci.cards import Card, card_of, cards_of
-from pci.functions import is_gpu, is_integrated_gpu, is_nvswitch, is_on_vfio
+from pci.functions import is_bmc_screen, is_gpu, is_integrated_gpu, is_nvswitch, is_on_vfio
 from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resets import deadly_reset, is_listed
 from pci.resource import DeviceKind, NodeDevice, variable
@@ -24,6 +24,9 @@ from program.problem import Problem
 
 #: The reason for a device that a rule withholds: nothing is to be fixed.
 BY_CONFIG = Hindrance("is withheld by the config", "")
+
+#: The reason for a server's screen: no guest computes with it, and a server without it is not seen from afar any more.
+BMC_SCREEN = Hindrance("is the screen of the management controller (BMC), which no guest has a use for", "")
 
 #: The reason for a card whose vGPUs are made when claimed, and for its virtual functions that are none.
 CUT_FOR_CLAIMS = Hindrance("is for vGPUs, which are made when they are claimed", "")
@@ -185,6 +188,8 @@ def _by_type(mdev: MediatedDevice, parent: Function, rule: Rule | None) -> _Name
 def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -> _Name:
     """Return a name from pci.ids or of the vGPU's type; or why there is none."""
     prefix = rule.prefix if rule is not None else PREFIXES.get(lead.vendor_id) if is_gpu(lead) else None
+    if prefix is None and is_bmc_screen(lead):
+        return None, BMC_SCREEN
     if prefix is None:
         what = "is an NVSwitch" if is_nvswitch(lead) else f"has vendor {lead.vendor_id:04x}"
         return None, Hindrance(f"{what}, offered only by a config", f"add a rule with device: {lead.pci_id!r}")

@@ -31,7 +31,7 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     """Yield what is wrong with a device."""
     details = snapshot.closely.details.get(device.lead.address)
     yield from _viability(snapshot, device)
-    if device.mdev is not None or _is_left_to_the_node(snapshot, device):
+    if device.mdev is not None or is_the_nodes(snapshot, device):
         return  # the rest is the business of its parent's driver, or of the node
     # A device without a resource is given to no guest, and so not to two.
     if (
@@ -91,8 +91,9 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
         return
     if is_boot_vga and not is_on_vfio(lead):
         # A node's screen belongs on its driver. If nothing else is left to hand out, another finding is an error.
-        yield note(Check.BOOT_VGA, reason.wrong, f"if a guest is to have it: {reason.fix}", of=device.id)
-    elif device.resource is None or _is_left_to_the_node(snapshot, device):
+        fix = f"if a guest is to have it: {reason.fix}" if reason.fix else ""
+        yield note(Check.BOOT_VGA, reason.wrong, fix, of=device.id)
+    elif device.resource is None or is_the_nodes(snapshot, device):
         # Nobody requests it: the config withholds it, or does not name it.
         yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
     else:
@@ -216,7 +217,7 @@ def _bars(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
             )
 
 
-def _is_left_to_the_node(snapshot: Snapshot, device: Device) -> bool:
+def is_the_nodes(snapshot: Snapshot, device: Device) -> bool:
     """True if the device is the processor's own GPU, on its host's driver, and no rule asks for it."""
     return (
         device.mdev is None

@@ -4,16 +4,18 @@ Pure: from a snapshot to findings. A finding says so if its part of the node cou
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from pci.functions import is_vfio_driver
+from pci.functions import is_bmc_screen, is_vfio_driver
 from pci.host import Platform, TransparentPages
 from pci.sysfs.attribute import Silent
 from pci.viability import END_THE_WAIT
+from plugin.doctor.devices import is_the_nodes
 from plugin.doctor.finding import Check, NodeFinding, error, fine, note, warning
 from plugin.doctor.iommu import groups, of_iommu, processor, without_effect
 from plugin.fabric.status import unknown
 from plugin.node.snapshot import Snapshot
-from program.problem import Problem
+from program.problem import Problem, Severity
 
 #: Parameters of the kernel that have to do with passthrough: whole names, and beginnings.
 _PARAMETERS = ("amd_iommu", "intel_iommu", "intremap", "iommu", "nointremap", "pci", "pcie_acs_override")
@@ -21,11 +23,28 @@ _PARAMETERS_OF_MODULES = ("iommu.", "iommufd.", "vfio.", "vfio_iommu_type1.", "v
 
 
 def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
-    """Return all findings about the node, also those that say that something is fine."""
+    """Return all findings about the node, also those that say that something is fine. What keeps VFIO from working is a
+    note on a node that has nothing for it."""
+    about_vfio = _about_vfio(snapshot)
+    if not _has_gpus(snapshot):
+        about_vfio = tuple(
+            replace(finding, severity=Severity.NOTE) if finding.severity is Severity.ERROR else finding
+            for finding in about_vfio
+        )
     return (
         _offer(snapshot),
         *_not_read(snapshot),
         *_virtual_machine(snapshot.closely.platform),
+        *about_vfio,
+        *_memlock(snapshot.closely.platform),
+        *_huge_pages(snapshot.closely.platform.transparent),
+        *_fabric(snapshot),
+        *_mdevs(snapshot),
+    )
+
+
+def _about_vfio(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
+    return (
         of_iommu(snapshot),
         *_command_line(snapshot.closely.platform),
         *_interrupts(snapshot),
@@ -33,10 +52,6 @@ def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
         _vfio_driver(snapshot),
         _vfio_iommu(snapshot.closely.platform),
         _device_nodes(snapshot),
-        *_memlock(snapshot.closely.platform),
-        *_huge_pages(snapshot.closely.platform.transparent),
-        *_fabric(snapshot),
-        *_mdevs(snapshot),
     )
 
 
@@ -106,13 +121,23 @@ def _fabric(snapshot: Snapshot) -> Iterator[NodeFinding]:
         yield warning(Check.FABRIC, wrong, "reset what failed, or have it replaced, and restart the manager")
 
 
+def _has_gpus(snapshot: Snapshot) -> bool:
+    """True if the node has a device that is anything but its own screen: a server's BMC, or the processor's own GPU on
+    its host's driver."""
+    return any(
+        device.mdev is not None or not (is_bmc_screen(device.lead) or is_the_nodes(snapshot, device))
+        for device in snapshot.inventory.devices
+    )
+
+
 def _offer(snapshot: Snapshot) -> NodeFinding:
-    if not snapshot.inventory.devices:
-        return error(
+    if not _has_gpus(snapshot):
+        own = " but its own screen" if snapshot.inventory.devices else ""
+        return note(
             Check.OFFER,
-            "this node has no GPU, and no device that the config offers",
-            "see whether lspci -nn lists it",
-            "if it is not there: its seat, its power, 'Above 4G Decoding' in the firmware",
+            f"this node has no GPU{own}, and no device that the config offers",
+            "if it should have one, see whether lspci -nn lists it, and if not, its seat, its power and 'Above 4G "
+            "Decoding' in the firmware",
         )
     ready = sum(snapshot.reason(device) is None for device in snapshot.inventory.devices)
     words = f"devices that can be handed out: {ready} of {len(snapshot.inventory.devices)}"

@@ -335,9 +335,17 @@ def test_what_a_rule_fits_is_what_a_card_without_a_gpu_is_wanted_for(take: Take,
     )
 
 
-def test_a_gpu_of_another_vendor_is_listed_with_the_rule_that_would_offer_it(take: Take, machine: Machine) -> None:
+def test_the_screen_of_a_bmc_is_for_nobody_and_no_rule_is_advised(take: Take, machine: Machine) -> None:
     assert reason(take(machine("hgx-a100-8-gpu")), PCIAddress.parse("0000:e2:00.0")) == (
-        "has vendor 1a03, offered only by a config; add a rule with device: '1a03:2000'"
+        "is the screen of the management controller (BMC), which no guest has a use for"
+    )
+
+
+def test_a_gpu_of_another_vendor_is_listed_with_the_rule_that_would_offer_it(take: Take, tmp_path: Path) -> None:
+    mali = Function(address="0000:01:00.0", id="1ed5:0100", pci_class=0x030000, path="pci0000:00", group=1)
+    compose(tmp_path / "sys", [mali])
+    assert reason(take(tmp_path / "sys"), PCIAddress.parse("0000:01:00.0")) == (
+        "has vendor 1ed5, offered only by a config; add a rule with device: '1ed5:0100'"
     )
 
 
