@@ -19,7 +19,7 @@ from pci.address import PCIAddress
 from pci.cards import listed_with, travels_alone
 from pci.host import Host
 from pci.resource import DeviceKind, InvalidValue, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
-from pci.vendors import PREFIXES
+from pci.vendors import NVIDIA, PREFIXES
 from program.errors import UserError
 from program.problem import Problem
 
@@ -125,6 +125,9 @@ class LeftOver:
 
 #: Of difflib's ratio. Two cards of one vendor, of different series, have 0.83.
 _ALIKE = 0.85
+
+#: Set in a container to which NVIDIA's device plugin for containers gave a GPU of the host's driver.
+_CONTAINERS_GPUS = "NVIDIA_VISIBLE_DEVICES"
 
 _NOTHING: Mapping[Allocated, DeviceID] = MappingProxyType({})
 
@@ -238,7 +241,18 @@ class _Pool:
                 else f"expected the pod to request {resource} and its device plugin to set the variable "
                 f"(offline: gpu-launcher render --env {' or --env '.join(examples)})"
             )
-            raise UserError(entry, f"asks for {resource}, but {name} is not set", fix)
+            wrong = f"asks for {resource}, but {name} is not set"
+            if _CONTAINERS_GPUS in environ and resource.startswith(f"{PREFIXES[NVIDIA]}/"):
+                wrong += (
+                    f", and {_CONTAINERS_GPUS} is: NVIDIA's device plugin for containers serves it, whose GPUs the "
+                    "host's driver has"
+                )
+                if meant is None and not near:
+                    fix = (
+                        f"write the resource of a card on vfio-pci: {PREFIXES[NVIDIA]}/pgpu with the shipped config, "
+                        "or as gpu-plugin inventory lists it"
+                    )
+            raise UserError(entry, wrong, fix)
         (kind,) = kinds
         name = variable(resource, kind)
         if kind is DeviceKind.USB and entry.kind is EntryKind.GPU:

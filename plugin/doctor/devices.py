@@ -99,7 +99,7 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     else:
         fixes = (reason.fix, *_makes_viable(snapshot, device))
         if reason == NO_IOMMU:
-            _, *fixes = why_there_is_none(snapshot.closely.platform)
+            fixes = why_there_is_none(snapshot.closely.platform)[1:]
         yield error(Check.VIABILITY, reason.wrong, *fixes, of=device.id)
 
 

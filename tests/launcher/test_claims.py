@@ -243,3 +243,29 @@ def test_a_resource_of_nearly_the_name_of_one_that_the_pod_has_is_said_to_be_mea
     )
     both = entries(gpus=[("gpu1", RTX_3090.replace("3090", "3080")), ("gpu2", RTX_3090)])
     assert "did you mean" not in problem_of(both, {RTX_3090_VARIABLE: "0000:86:00.0"})
+
+
+@pytest.mark.parametrize(
+    ("resource", "environ", "names_the_plugin"),
+    [
+        ("nvidia.com/gpu", {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}, True),
+        ("nvidia.com/gpu", {}, False),
+        ("amd.com/gpu", {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}, False),
+    ],
+)
+def test_a_gpu_of_nvidias_device_plugin_for_containers_is_called_one(
+    resource: str, environ: dict[str, str], names_the_plugin: bool
+) -> None:
+    with pytest.raises(UserError) as error:
+        claim(entries(gpus=[("a", resource)]), environ, None)
+    assert ("NVIDIA's device plugin for containers serves it" in error.value.problem.wrong) is names_the_plugin
+    assert ("nvidia.com/pgpu with the shipped config" in error.value.problem.fix) is names_the_plugin
+    assert f"_{resource.split('.')[0].upper()}_COM_GPU is not set" in error.value.problem.wrong
+
+
+def test_whoever_has_both_kinds_of_gpu_is_told_the_name_of_the_one_for_vms() -> None:
+    environ = {"NVIDIA_VISIBLE_DEVICES": "GPU-1", "PCI_RESOURCE_NVIDIA_COM_PGPU": "0000:41:00.0"}
+    with pytest.raises(UserError) as error:
+        claim(entries(gpus=[("a", "nvidia.com/gpu")]), environ, None)
+    assert "plugin for containers" in error.value.problem.wrong
+    assert error.value.problem.fix == "did you mean the resource of PCI_RESOURCE_NVIDIA_COM_PGPU, which is set?"
