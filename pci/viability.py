@@ -62,6 +62,24 @@ def no_answer(name: str) -> Hindrance:
     return Hindrance(f"is unknown, the kernel did not answer for {name}", END_THE_WAIT)
 
 
+#: For a virtual function of NVIDIA's driver that is no vGPU.
+NO_VGPU_YET = Hindrance("is a virtual function, and no vGPU yet", "gpu-plugin vgpus makes one, by the config")
+
+
+def in_parts(host: Host, function: Function, *, made: int = 0) -> Hindrance | None:
+    """Return that guests get the parts of a function, and not the whole: its virtual functions, of which there are at
+    least `made`, or the mediated devices of its driver. None if it has no parts, or vfio has the whole."""
+    if is_on_vfio(function):
+        return None
+    number = max(made, sum(other.physical_function == function.address for other in host.functions.values()))
+    mdevs = sum(mdev.parent == function.address for mdev in host.mdevs)
+    kinds = {"virtual function": number, "mediated device": mdevs}
+    parts = " and ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in kinds.items() if count)
+    if not parts:
+        return None
+    return Hindrance(f"is in parts: its {parts} {'are' if number + mdevs > 1 else 'is'} what guests get", "")
+
+
 def keeps_its_group(member: OtherMember) -> bool:
     """Whether this member, which is no PCI function, keeps its group from being opened: it is on a driver other than
     VFIO's (vfio-platform, vfio-amba, vfio-fsl-mc). All buses count (iommu_device_use_default_domain)."""

@@ -8,7 +8,7 @@ from pci.cards import Card
 from pci.functions import is_vfio_driver
 from pci.host import Function, Host
 from pci.vendors import NVIDIA
-from pci.viability import BOOT_VGA, NO_IOMMU, PLACEHOLDERS, Hindrance, keeps_its_group, no_iommu
+from pci.viability import BOOT_VGA, NO_IOMMU, PLACEHOLDERS, Hindrance, in_parts, keeps_its_group, no_iommu
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
 from plugin.cards.inventory import NOTHING, wanted_settings
@@ -88,21 +88,15 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
     for function in card:
         details = survey.details[function.address]
         it = _it(function.address, card)
+        if (parts := in_parts(survey.host, function, made=details.virtual_functions or 0)) is not None:
+            return Hindrance(f"{it} {parts.wrong}", "give guests those: gpu-plugin inventory lists them")
         if function.boot_vga:
             return Hindrance(f"{it} {BOOT_VGA.wrong}", BOOT_VGA.fix)
-        if details.virtual_functions:
-            return Hindrance(
-                f"{it} has {details.virtual_functions} virtual functions",
-                "bind those, or write 0 to its sriov_numvfs",
-            )
         if function.is_virtual and function.vendor_id == NVIDIA and function.driver == "nvidia":
             return Hindrance(
                 f"{it} is a virtual function of NVIDIA's driver, which gives it to guests as a vGPU",
                 "leave it on that driver: it is offered by its type",
             )
-        mdevs = [str(mdev.uuid) for mdev in survey.host.mdevs if mdev.parent == function.address]
-        if mdevs:
-            return Hindrance(f"{it} has mediated devices: {', '.join(mdevs)}", "remove them first")
     if (reason := former_drivers_unknown(survey)) is not None:
         return reason
     return in_use(survey, card, _not_on_vfio(card), passing=False)

@@ -16,7 +16,7 @@ from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resets import deadly_reset, is_listed
 from pci.resource import DeviceKind, NodeDevice, variable
 from pci.vendors import NVIDIA, PREFIXES
-from pci.viability import Hindrance, no_answer, not_for_guests, not_viable
+from pci.viability import NO_VGPU_YET, Hindrance, in_parts, no_answer, not_for_guests, not_viable
 from plugin.cards.config import Bind, Config, DeadlyResets, Groups, Rule, Serve
 from plugin.cards.names import PCIIDs, resource_name, type_resource_name
 from program.errors import Refusal
@@ -286,6 +286,10 @@ def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance 
     unfit = not_for_guests(host, lead, noiommu=config.noiommu)
     if unfit is not None and lead.driver == "nvidia" and config.claimable(host, lead) is not None:
         return CUT_FOR_CLAIMS
+    if unfit is not None and (parts := in_parts(host, lead)) is not None:
+        return parts
+    if unfit is not None and lead.is_virtual and lead.driver == "nvidia":
+        return NO_VGPU_YET
     is_bound_elsewhere = unfit is not None and lead.iommu_group is not None and not is_on_vfio(lead)
     if unfit is None or not is_bound_elsewhere or lead.boot_vga or not is_left_to_the_node(host, card, lead, config):
         return unfit
@@ -308,11 +312,7 @@ def _is_bound_when_claimed(host: Host, card: Device, leads: list[Function], conf
 def _can_be_spared(host: Host, card: Card, lead: Function, config: Config) -> bool:
     """True if the node can do without the driver of a card. It cannot if the driver gives parts of the card to guests
     (virtual functions, mediated devices), nor for the processor's own GPU that no rule fits."""
-    is_in_parts = (
-        (lead.is_virtual and lead.vendor_id == NVIDIA)
-        or any(function.physical_function == lead.address for function in host.functions.values())
-        or any(mdev.parent == lead.address for mdev in host.mdevs)
-    )
+    is_in_parts = (lead.is_virtual and lead.vendor_id == NVIDIA) or in_parts(host, lead) is not None
     return not is_in_parts and not is_left_to_the_node(host, card, lead, config)
 
 

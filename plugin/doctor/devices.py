@@ -10,9 +10,16 @@ from pci.cards import card_of
 from pci.functions import is_gpu, is_grace_gpu, is_on_vfio, what
 from pci.host import Details, Function
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
-from pci.viability import BOOT_VGA, NO_IOMMU, keeps_its_group
+from pci.viability import BOOT_VGA, NO_IOMMU, NO_VGPU_YET, in_parts, keeps_its_group
 from plugin.cards.config import Groups
-from plugin.cards.inventory import NOTHING, Device, deadly_reset_of, is_left_to_the_node, wanted_settings
+from plugin.cards.inventory import (
+    CUT_FOR_CLAIMS,
+    NOTHING,
+    Device,
+    deadly_reset_of,
+    is_left_to_the_node,
+    wanted_settings,
+)
 from plugin.doctor.finding import Check, NodeFinding, error, note, warning
 from plugin.doctor.iommu import why_there_is_none
 from plugin.node.snapshot import Snapshot
@@ -31,7 +38,7 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     """Yield what is wrong with a device."""
     details = snapshot.closely.details.get(device.lead.address)
     yield from _viability(snapshot, device)
-    if device.mdev is not None or is_the_nodes(snapshot, device):
+    if device.mdev is not None or is_the_nodes(snapshot, device) or is_for_parts(snapshot, device):
         return  # the rest is the business of its parent's driver, or of the node
     # A device without a resource is given to no guest, and so not to two.
     if (
@@ -93,8 +100,8 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
         # A node's screen belongs on its driver. If nothing else is left to hand out, another finding is an error.
         fix = f"if a guest is to have it: {reason.fix}" if reason.fix else ""
         yield note(Check.BOOT_VGA, reason.wrong, fix, of=device.id)
-    elif device.resource is None or is_the_nodes(snapshot, device):
-        # Nobody requests it: the config withholds it, or does not name it.
+    elif device.resource is None or is_the_nodes(snapshot, device) or is_for_parts(snapshot, device):
+        # Nobody requests it: the config withholds it, or does not name it, or guests get its parts.
         yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
     else:
         fixes = (reason.fix, *_makes_viable(snapshot, device))
@@ -224,6 +231,12 @@ def is_the_nodes(snapshot: Snapshot, device: Device) -> bool:
         and not is_on_vfio(device.lead)
         and is_left_to_the_node(snapshot.host, device.functions, device.lead, snapshot.config)
     )
+
+
+def is_for_parts(snapshot: Snapshot, device: Device) -> bool:
+    """True if guests get the device's parts and not the device, or it is itself a part that is to be made yet."""
+    made_yet = (NO_VGPU_YET, CUT_FOR_CLAIMS)
+    return device.mdev is None and (device.withheld in made_yet or in_parts(snapshot.host, device.lead) is not None)
 
 
 def has_no_reset(snapshot: Snapshot, details: Details) -> bool:

@@ -140,11 +140,11 @@ def mediated_device(node: Node) -> None:
 
 OWN: dict[Callable[[Node], None], str] = {
     boot_vga: "it is the boot VGA, the node's own screen; let the firmware put that on another card",
-    virtual_functions: "it has 3 virtual functions; bind those, or write 0 to its sriov_numvfs",
+    virtual_functions: "it is in parts: its 3 virtual functions are what guests get; give guests those",
     stranger: "its IOMMU group 1 also has 0000:00:1f.3 (snd_hda_intel), and a guest gets a group whole or not at all",
     stranger_not_on_pci: "its IOMMU group 1 also has INTC1055:00 (intel-lpss), and a guest gets a group whole or not",
     a_framebuffer: "it is in use: the console may be on framebuffer fb0",
-    mediated_device: "it has mediated devices: c0b26072-dd1b-4340-84fe-bf338c510818; remove them first",
+    mediated_device: "it is in parts: its 1 mediated device is what guests get; give guests those",
 }
 PASSING: dict[Callable[[Node], None], str] = {
     unreadable: "its IOMMU group 1 has 0000:01:00.1, which cannot be read",

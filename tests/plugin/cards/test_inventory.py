@@ -529,7 +529,10 @@ def test_a_vgpu_is_offered_by_the_name_of_its_profile(take: Take, tmp_path: Path
 @pytest.mark.parametrize("vgpu_type", ["0\n", None])
 def test_a_virtual_function_that_is_no_vgpu_is_nvidias(take: Take, tmp_path: Path, vgpu_type: str | None) -> None:
     l40s(tmp_path / "sys", vgpu_type=vgpu_type, creatable=TYPES)
-    assert reason(take(tmp_path / "sys"), VF) == "is bound to nvidia; bind the whole card to vfio-pci"
+    inventory = take(tmp_path / "sys")
+    assert reason(inventory, VF) == "is a virtual function, and no vGPU yet; gpu-plugin vgpus makes one, by the config"
+    (card,) = (device for device in inventory.devices if not device.lead.is_virtual)
+    assert str(card.withheld).startswith("is in parts: its ")
 
 
 def test_a_vgpu_whose_type_nothing_names_any_more_asks_for_a_rule(take: Take, tmp_path: Path) -> None:
