@@ -27,9 +27,12 @@ _BMC_SCREENS = frozenset(
 )
 
 _CLASS_WORDS = {
+    0x0104: "RAID",
+    0x0106: "SATA",
     0x0108: "NVMe",
     0x0200: "network",
     0x0207: "InfiniBand",
+    0x0280: "network",
     0x0300: "VGA",
     0x0302: "3D controller",
     0x0380: "display",

@@ -6,14 +6,22 @@ hears of it. A device that VFIO has and that is broken (a companion on another d
 it, and hands it out to no pod.
 """
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from pci.address import PCIAddress
-from pci.functions import is_on_vfio, is_vfio_driver, what
+from pci.cards import card_of
+from pci.functions import is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.host import Function, Host, OtherMember
 
 #: Drivers that hold a function without touching it: the kernel counts them as none (drivers/vfio, "viable").
 PLACEHOLDERS = ("pci-stub",)
+
+#: The last domain that firmware can give; Linux puts what is behind Intel's VMD into those from 0x10000 on
+#: (drivers/pci/controller/vmd.c).
+_LAST_DOMAIN = 0xFFFF
+
+_ANOTHER_SLOT = "put the card into another slot, whose root port or switch has ACS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +120,62 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
     return None
 
 
+def strangers(host: Host, functions: Iterable[Function], taken: Container[PCIAddress] = ()) -> tuple[Function, ...]:
+    """Return the PCI functions that keep the IOMMU group of these functions from guests: they are on a driver that is
+    neither VFIO's nor a placeholder, and are not `taken` along. A bridge keeps no group."""
+    functions = tuple(functions)
+    group = functions[0].iommu_group
+    members = (host.functions.get(address) for address in (() if group is None else host.groups[group]))
+    return tuple(
+        member
+        for member in members
+        if member is not None
+        and member not in functions
+        and member.address not in taken
+        and not member.is_bridge
+        and not (member.driver is None or member.driver in PLACEHOLDERS or is_on_vfio(member))
+    )
+
+
+def shared_with(host: Host, functions: Iterable[Function], taken: Container[PCIAddress] = ()) -> Hindrance | None:
+    """Return who else keeps the IOMMU group of these functions from guests, each by name, and what helps; None if
+    nobody does. Strangers that are a graphics card can be given to the guest, too; others are the node's own."""
+    functions = tuple(functions)
+    group = functions[0].iommu_group
+    if group is None:
+        return None
+    on_pci = strangers(host, functions, taken)
+    others = tuple(filter(keeps_its_group, host.others.get(group, ())))
+    held = [
+        *(f"{what(member)} is bound to {member.driver}" for member in on_pci),
+        *(
+            f"{other.name} (not on PCI) is bound to {other.driver}"
+            if other.is_readable
+            else f"the driver of {other.name} cannot be read"
+            for other in others
+        ),
+    ]
+    if not held:
+        return None
+    fix, to_bind = "free it of its driver" if len(held) == 1 else "free them of their drivers", None
+    if on_pci and all(_is_of_a_spare_card(host, member) for member in on_pci):
+        fix, to_bind = f"{_ANOTHER_SLOT}, or bind the other card to vfio-pci too", on_pci[0].address
+    elif on_pci:
+        its = "it is" if len(on_pci) == 1 else "they are"
+        vmd = any(member.driver == "vmd" or member.address.domain > _LAST_DOMAIN for member in on_pci)
+        fix = f"{its} the node's own: {_ANOTHER_SLOT}{', or turn VMD off in the firmware' if vmd else ''}"
+    elif not all(other.is_readable for other in others):
+        fix = "the kernel's log may say why"
+    return Hindrance(f"is in group {group}, which is not viable: {', '.join(held)}", fix, to_bind)
+
+
+def _is_of_a_spare_card(host: Host, member: Function) -> bool:
+    card = card_of(host, member.address)
+    return any(map(is_gpu, card)) and not any(function.boot_vga for function in card)
+
+
 def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
-    """Return why the guest would not get all of these functions, naming the offender; None if all is well.
+    """Return why the guest would not get all of these functions, naming the offenders; None if all is well.
 
     The others of the IOMMU group only need to be without another driver.
     """
@@ -122,25 +184,20 @@ def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
         return None
     broken = f"is in group {group}, which is not viable"
     for address in host.groups[group]:
-        member = host.functions.get(address)
-        if member is not None and member.is_bridge:
+        if (member := host.functions.get(address)) is not None and member.is_bridge:
             continue
         if host.silent and str(address) in host.silent:
             return no_answer(str(address))
         if member is None:
             return Hindrance(f"{broken}: {address} cannot be read", "the kernel's log may say what became of it")
+    if (shared := shared_with(host, functions)) is not None:
+        return shared
+    for member in functions:
         if is_on_vfio(member):
             continue
         if member.driver is None or member.driver in PLACEHOLDERS:
             # The kernel would let the group be opened; but the guest gets the card whole, this function included.
-            if member in functions:
-                bound = f"{what(member)} is bound to {member.driver or 'no driver'}"
-                return Hindrance(f"is not whole: {bound}", "bind it to vfio-pci", address)
-            continue
-        fix = "bind it to vfio-pci" if member in functions else "bind it to vfio-pci or to no driver"
-        return Hindrance(f"{broken}: {what(member)} is bound to {member.driver}", fix, address)
-    for other in filter(keeps_its_group, host.others.get(group, ())):
-        if not other.is_readable:
-            return Hindrance(f"{broken}: the driver of {other.name} cannot be read", "the kernel's log may say why")
-        return Hindrance(f"{broken}: {other.name} (not on PCI) is bound to {other.driver}", "free it of its driver")
+            bound = f"{what(member)} is bound to {member.driver or 'no driver'}"
+            return Hindrance(f"is not whole: {bound}", "bind it to vfio-pci", member.address)
+        return Hindrance(f"{broken}: {what(member)} is bound to {member.driver}", "bind it to vfio-pci", member.address)
     return None

@@ -1,6 +1,6 @@
 """Why cards cannot be bound to vfio, or given back: they are the node's own, in use, or share their group."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TypeAlias
 
 from pci.address import PCIAddress
@@ -8,7 +8,7 @@ from pci.cards import Card
 from pci.functions import is_vfio_driver
 from pci.host import Function, Host
 from pci.vendors import NVIDIA
-from pci.viability import BOOT_VGA, NO_IOMMU, PLACEHOLDERS, Hindrance, in_parts, keeps_its_group, no_iommu
+from pci.viability import BOOT_VGA, NO_IOMMU, Hindrance, in_parts, no_iommu, shared_with
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
 from plugin.cards.inventory import NOTHING, wanted_settings
@@ -33,16 +33,18 @@ def hindrance(survey: Survey, cards: Iterable[Card], config: Config) -> Hindranc
 def hindrances(
     survey: Survey, cards: Iterable[Card], config: Config
 ) -> tuple[dict[PCIAddress, Card], Reasons, Reasons]:
-    """Return, by first functions, the cards that vfio does not wholly have; why some of them are the node's own; and
-    why others cannot be bound at the moment."""
+    """Return, by first functions, the cards that vfio does not wholly have; which cards are the node's own, or share
+    their group with such, also of those that vfio has, and why; and why others cannot be bound at the moment."""
+    cards = tuple(cards)
+    every = {card[0].address: card for card in cards}
     left = {card[0].address: card for card in cards if any(not is_vfio_driver(function.driver) for function in card)}
     own = {address: reason for address, card in left.items() if (reason := _own_reason(survey, card)) is not None}
     while True:
-        taken = {function.address for address, card in left.items() if address not in own for function in card}
+        taken = {function.address for address, card in every.items() if address not in own for function in card}
         strangers = {
             address: reason
-            for address, card in left.items()
-            if address not in own and (reason := _strangers(survey.host, card, taken)) is not None
+            for address, card in every.items()
+            if address not in own and (reason := _shared(survey.host, card, taken)) is not None
         }
         if not strangers:
             break
@@ -102,29 +104,10 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
     return in_use(survey, card, _not_on_vfio(card), passing=False)
 
 
-def _strangers(host: Host, card: Card, taken: Iterable[PCIAddress]) -> Hindrance | None:
-    """Return which other members of the card's IOMMU group, not `taken`, have drivers that keep it from vfio."""
-    group = card[0].iommu_group
-    if group is None:
-        return None
-    members = (host.functions[address] for address in host.groups[group] if address in host.functions)
-    strangers = [
-        f"{member.address} ({member.driver})"
-        for member in members
-        if member.address not in taken
-        and not member.is_bridge
-        and not (member.driver is None or member.driver in PLACEHOLDERS or is_vfio_driver(member.driver))
-    ]
-    strangers += [
-        f"{other.name} ({other.driver or 'cannot be read'})"
-        for other in filter(keeps_its_group, host.others.get(group, ()))
-    ]
-    if not strangers:
-        return None
-    return Hindrance(
-        f"its IOMMU group {group} also has {', '.join(strangers)}, and a guest gets a group whole or not at all",
-        "bind the other card too or free it of its driver, or use a slot whose root port or switch has ACS",
-    )
+def _shared(host: Host, card: Card, taken: Container[PCIAddress]) -> Hindrance | None:
+    """Return who keeps the card's IOMMU group from guests, though the cards with the functions `taken` are bound."""
+    shared = shared_with(host, card, taken)
+    return None if shared is None else Hindrance(f"it {shared.wrong}", shared.fix)
 
 
 def _passing_reason(survey: Survey, card: Card) -> Hindrance | None:

@@ -16,7 +16,7 @@ from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resets import deadly_reset, is_listed
 from pci.resource import DeviceKind, NodeDevice, variable
 from pci.vendors import NVIDIA, PREFIXES
-from pci.viability import NO_VGPU_YET, Hindrance, in_parts, no_answer, not_for_guests, not_viable
+from pci.viability import NO_VGPU_YET, Hindrance, in_parts, no_answer, not_for_guests, not_viable, shared_with
 from plugin.cards.config import Bind, Config, DeadlyResets, Groups, Rule, Serve
 from plugin.cards.names import PCIIDs, resource_name, type_resource_name
 from program.errors import Refusal
@@ -226,8 +226,10 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
             else:
                 functions = tuple(function for other in group for function in other.functions)
                 leads = [other.lead for other in group]
-        unfit = next(filter(None, (_unfit(host, card.functions, lead, config) for lead in leads)), None)
+        unfit = next(filter(None, (_unfit(host, card.functions, lead, config, functions) for lead in leads)), None)
         to_bind = _is_bound_when_claimed(host, card, leads, config)
+        if unfit is not None and unfit.to_bind is not None and shares is not None:
+            unfit = Hindrance(f"{unfit.wrong}, and {shares.wrong}", shares.fix)  # bound to vfio it would share it still
         withheld = card.withheld or (None if to_bind else unfit) or shares
         if withheld is None and config.deadly_resets is DeadlyResets.WITHHOLD:
             withheld = deadly_reset_of(host, functions, config)
@@ -281,8 +283,8 @@ def wanted_settings(host: Host, card: Card, config: Config) -> Mapping[PCIAddres
     }
 
 
-def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance | None:
-    """Return why no guest can have the lead of a card as it is now; None if a guest can."""
+def _unfit(host: Host, card: Card, lead: Function, config: Config, unit: Card) -> Hindrance | None:
+    """Return why no guest can have the lead of a card as it is now; None if a guest can. The `unit` is bound as one."""
     unfit = not_for_guests(host, lead, noiommu=config.noiommu)
     if unfit is not None and lead.driver == "nvidia" and config.claimable(host, lead) is not None:
         return CUT_FOR_CLAIMS
@@ -291,10 +293,15 @@ def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance 
     if unfit is not None and lead.is_virtual and lead.driver == "nvidia":
         return NO_VGPU_YET
     is_bound_elsewhere = unfit is not None and lead.iommu_group is not None and not is_on_vfio(lead)
-    if unfit is None or not is_bound_elsewhere or lead.boot_vga or not is_left_to_the_node(host, card, lead, config):
+    if unfit is None or not is_bound_elsewhere or lead.boot_vga:
         return unfit
+    if (shared := shared_with(host, unit)) is not None:
+        unfit = Hindrance(f"{unfit.wrong}, and {shared.wrong}", shared.fix, shared.to_bind)
+    if not is_left_to_the_node(host, card, lead, config):
+        return unfit
+    fix = f"gpu-plugin bind {card[0].address}" if shared is None else shared.fix
     whose = "is the processor's own GPU, which no rule of the config asks for"
-    return Hindrance(f"{whose}: {unfit.wrong}", f"if a guest is to have it: gpu-plugin bind {card[0].address}")
+    return Hindrance(f"{whose}: {unfit.wrong}", f"if a guest is to have it: {fix}")
 
 
 def _is_bound_when_claimed(host: Host, card: Device, leads: list[Function], config: Config) -> bool:

@@ -6,11 +6,11 @@ troubles that keep no device from being offered: a card that cannot be reset bet
 
 from collections.abc import Iterator
 
-from pci.cards import card_of
+from pci.cards import card_of, cards_of
 from pci.functions import is_gpu, is_grace_gpu, is_on_vfio, what
 from pci.host import Details, Function
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
-from pci.viability import BOOT_VGA, NO_IOMMU, NO_VGPU_YET, in_parts, keeps_its_group
+from pci.viability import BOOT_VGA, NO_IOMMU, NO_VGPU_YET, in_parts, keeps_its_group, strangers
 from plugin.cards.config import Groups
 from plugin.cards.inventory import (
     CUT_FOR_CLAIMS,
@@ -116,24 +116,28 @@ def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
     if device.mdev is not None or device.iommu_group is None:
         return ()
     steps: tuple[str, ...] = ()
-    if any(
-        not is_on_vfio(member) and (member in device.functions or (member.driver is not None and not member.is_bridge))
-        for member in device.members
-    ):
+    host, reason = snapshot.host, snapshot.reason(device)
+    others = strangers(host, device.functions)
+    sharing = snapshot.config.groups is Groups.WITHHOLD and any(
+        other.id != device.id and other.resource is not None and other.iommu_group == device.iommu_group
+        for other in snapshot.inventory.devices
+    )
+    # Where the node has the group's other functions, bind refuses; where it shares its group, that changes nothing.
+    if not others and not sharing and not all(map(is_on_vfio, device.functions)):
         steps = (f"gpu-plugin bind {device.id}",)
+    elif others and not sharing and reason is not None and reason.to_bind is not None:
+        cards = (card[0].address for card in cards_of(host, (other.address for other in others)))
+        steps = (f"gpu-plugin bind {device.id} {' '.join(map(str, cards))}",)
     group = f"/sys/{IOMMU_GROUPS}/{device.iommu_group}/devices"
     steps += tuple(
         f"echo {other.name} > {group}/{other.name}/{OTHER_DRIVER}/unbind"
         for other in filter(keeps_its_group, device.others)
-        if other.driver is not None
+        if other.driver is not None and not others
     )
+    if sharing:
+        steps += ("if they may go to one guest only: groups: together in the config",)
     if not is_on_vfio(device.lead):
         steps += ("if the node is to keep it: a rule with withhold: true in the config",)
-    elif snapshot.config.groups is Groups.WITHHOLD and any(
-        other.id != device.id and other.resource is not None and other.iommu_group == device.iommu_group
-        for other in snapshot.inventory.devices
-    ):
-        steps += ("if they may go to one guest only: groups: together in the config",)
     return steps
 
 

@@ -91,7 +91,10 @@ def test_another_card_in_the_group_keeps_it_if_somebody_else_has_that(copied_mac
     assert "0000:02:00.1 (audio) is bound to snd_hda_intel" in found.problem.wrong
     host = read_host(sys)
     (found,) = in_sysfs(cards_of(host, GPU), host, sys, OWN_MACHINE)
-    assert found.problem.fix == "bind it to vfio-pci or to no driver: sudo gpu-plugin bind 0000:02:00.1"
+    assert found.problem.fix == (
+        "put the card into another slot, whose root port or switch has ACS, or bind the other card to vfio-pci too: "
+        "sudo gpu-plugin bind 0000:02:00.1"
+    )
 
 
 def test_bind_is_no_command_for_a_virtual_function_whose_card_is_on_vfio_itself(copied_machine: Machine) -> None:

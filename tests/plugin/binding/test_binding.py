@@ -55,6 +55,16 @@ def test_a_card_that_is_bound_is_left_alone_even_while_a_guest_has_it(node: Node
     assert node.to_bind(GPU) == Plan(())
 
 
+def test_a_card_that_is_bound_and_shares_its_group_with_the_nodes_own_is_refused(node: Node) -> None:
+    node.carry_out(node.to_bind(GPU))
+    stranger(node)
+    with pytest.raises(
+        Refusal, match=r"cannot bind 0000:01:00\.0: it is in group 1, which is not viable: 0000:00:1f\.3 "
+    ):
+        node.to_bind(GPU)
+    assert [problem.subject for problem in node.to_bind_all().skipped] == [GPU]
+
+
 def test_a_function_goes_to_the_variant_that_knows_it(node: Node) -> None:
     node.roots.modules.mkdir()
     (node.roots.modules / "modules.alias").write_text(
@@ -80,7 +90,7 @@ def test_bridges_and_those_without_a_driver_of_their_own_stay_in_the_group_as_th
 
 def test_two_cards_of_one_group_are_bound_together(tmp_path: Path) -> None:
     node = Node(tmp_path, two_cards(groups=(1, 1)))
-    with pytest.raises(Refusal, match=r"group 1 also has 0000:02:00\.0 \(nouveau\), 0000:02:00\.1 \(snd_hda_intel\), "):
+    with pytest.raises(Refusal, match=r"it is in group 1, which is not viable: 0000:02:00\.0 \(VGA\) is bound to nouv"):
         node.to_bind(GPU)
     assert addresses(node.to_bind(OTHER, GPU)) == [
         *(f"0000:01:00.{number}" for number in (3, 2, 1, 0)),
@@ -141,8 +151,8 @@ def mediated_device(node: Node) -> None:
 OWN: dict[Callable[[Node], None], str] = {
     boot_vga: "it is the boot VGA, the node's own screen; let the firmware put that on another card",
     virtual_functions: "it is in parts: its 3 virtual functions are what guests get; give guests those",
-    stranger: "its IOMMU group 1 also has 0000:00:1f.3 (snd_hda_intel), and a guest gets a group whole or not at all",
-    stranger_not_on_pci: "its IOMMU group 1 also has INTC1055:00 (intel-lpss), and a guest gets a group whole or not",
+    stranger: "it is in group 1, which is not viable: 0000:00:1f.3 (audio) is bound to snd_hda_intel; it is the node's",
+    stranger_not_on_pci: "it is in group 1, which is not viable: INTC1055:00 (not on PCI) is bound to intel-lpss; free",
     a_framebuffer: "it is in use: the console may be on framebuffer fb0",
     mediated_device: "it is in parts: its 1 mediated device is what guests get; give guests those",
 }
@@ -252,7 +262,9 @@ def test_of_all_what_shares_a_group_with_the_console_is_skipped_too(tmp_path: Pa
     node.write(OTHER, "boot_vga", "1")
     plan = node.to_bind_all()
     assert addresses(plan) == []
-    assert str(plan.skipped[0]).startswith("0000:01:00.0: its IOMMU group 1 also has 0000:02:00.0 (nouveau), ")
+    assert str(plan.skipped[0]).startswith(
+        "0000:01:00.0: it is in group 1, which is not viable: 0000:02:00.0 (VGA) is "
+    )
 
 
 def test_of_all_the_processors_own_gpu_is_bound_only_where_a_rule_asks_for_it(tmp_path: Path) -> None:

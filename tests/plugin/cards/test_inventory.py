@@ -246,12 +246,13 @@ def test_a_member_whose_driver_cannot_be_read_leaves_no_group_viable(take: Take,
     assert [*map(str, read_host(sys).faults)] == ["kernel/iommu_groups/1/devices/INTC1055:00/driver: expected a link"]
 
 
-def test_a_foreign_member_may_lose_its_driver_instead(take: Take, tmp_path: Path) -> None:
+def test_foreign_members_are_all_named_as_the_nodes_own(take: Take, tmp_path: Path) -> None:
     nic = Function(address="0000:02:00.0", id="8086:1533", pci_class=0x020000, path="pci0000:00", driver="igb", group=1)
     gpu = card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1)
     compose(tmp_path / "sys", desktop((*gpu, nic)))
     assert str(reason(take(tmp_path / "sys"))).endswith(
-        "0000:02:00.0 (network) is bound to igb; bind it to vfio-pci or to no driver"
+        "0000:02:00.0 (network) is bound to igb; it is the node's own: put the card into another slot, whose root port "
+        "or switch has ACS"
     )
 
 
