@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pci.address import PCIAddress
 from pci.cards import card_of
-from pci.functions import is_gpu, is_on_vfio, is_vfio_driver, what
+from pci.functions import is_bmc_screen, is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.host import Function, Host, OtherMember
 
 #: Drivers that hold a function without touching it: the kernel counts them as none (drivers/vfio, "viable").
@@ -20,6 +20,8 @@ PLACEHOLDERS = ("pci-stub",)
 #: The last domain that firmware can give; Linux puts what is behind Intel's VMD into those from 0x10000 on
 #: (drivers/pci/controller/vmd.c).
 _LAST_DOMAIN = 0xFFFF
+
+_DISPLAY = 0x03  # the base class
 
 _ANOTHER_SLOT = "put the card into another slot, whose root port or switch has ACS"
 
@@ -58,6 +60,24 @@ BOOT_VGA = Hindrance(
     "is the boot VGA, the node's own screen",
     "let the firmware put that on another card (its setup calls it primary display)",
 )
+
+
+def is_boot_vga(host: Host, lead: Function) -> Hindrance:
+    """Return what a boot VGA is told: where the machine has another screen, the firmware can put its own there; the
+    only one goes to guests if vfio has it before any other driver makes a console of it."""
+    others = (other for other in host.functions.values() if other.pci_class >> 16 == _DISPLAY and not other.is_virtual)
+    card = card_of(host, lead.address)
+    if is_bmc_screen(lead):
+        return Hindrance(BOOT_VGA.wrong, "leave it to the node, which is seen by it from afar")
+    if any(other not in card for other in others):
+        return BOOT_VGA
+    ids = ",".join(dict.fromkeys(function.pci_id for function in card))
+    fix = (
+        f"boot with vfio-pci.ids={ids}, and with vfio-pci in the initramfs: it is the only screen, and vfio has to "
+        "have it before a display is up"
+    )
+    return Hindrance(BOOT_VGA.wrong, fix)
+
 
 #: What to do about something that the kernel does not answer for.
 END_THE_WAIT = (
@@ -99,7 +119,8 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
     if lead.is_bridge:
         return Hindrance("is a PCI bridge, which no guest can be given", "offer the devices behind it")
     if lead.boot_vga and not is_on_vfio(lead):
-        return Hindrance(f"{BOOT_VGA.wrong}, and bound to {lead.driver or 'no driver'}", BOOT_VGA.fix)
+        screen = is_boot_vga(host, lead)
+        return Hindrance(f"{screen.wrong}, and bound to {lead.driver or 'no driver'}", screen.fix)
     if lead.iommu_group is None:
         return no_iommu(host)
     if not is_on_vfio(lead):

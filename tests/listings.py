@@ -53,7 +53,7 @@ def compose_listing(root: Path, listing: str) -> Tree:
     """Write the machine of a listing below `root`; NoListing for a line that makes no sense."""
     tree = Tree(root / "sys", root / "proc", root / "dev")
     (tree.sys / "bus/pci/devices").mkdir(parents=True)
-    tree.proc.mkdir()
+    tree.proc.mkdir(parents=True)
     load(tree.sys, "vfio-pci")
     written: dict[Path, list[str]] = defaultdict(list)
     above: list[tuple[int, str]] = []  # what is open: how far it is indented, and its path in the device tree

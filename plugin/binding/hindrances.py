@@ -8,7 +8,7 @@ from pci.cards import Card
 from pci.functions import is_vfio_driver
 from pci.host import Function, Host
 from pci.vendors import NVIDIA
-from pci.viability import BOOT_VGA, NO_IOMMU, Hindrance, in_parts, no_iommu, shared_with
+from pci.viability import NO_IOMMU, Hindrance, in_parts, is_boot_vga, no_iommu, shared_with
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
 from plugin.cards.inventory import NOTHING, wanted_settings
@@ -93,7 +93,8 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
         if (parts := in_parts(survey.host, function, made=details.virtual_functions or 0)) is not None:
             return Hindrance(f"{it} {parts.wrong}", "give guests those: gpu-plugin inventory lists them")
         if function.boot_vga:
-            return Hindrance(f"{it} {BOOT_VGA.wrong}", BOOT_VGA.fix)
+            screen = is_boot_vga(survey.host, function)
+            return Hindrance(f"{it} {screen.wrong}", screen.fix)
         if function.is_virtual and function.vendor_id == NVIDIA and function.driver == "nvidia":
             return Hindrance(
                 f"{it} is a virtual function of NVIDIA's driver, which gives it to guests as a vGPU",

@@ -40,7 +40,8 @@ class BindFlags:
     """The cards, and the places of sysfs, the config and the state."""
 
     addresses: Annotated[
-        list[str] | None, typer.Argument(metavar="ADDRESS", help="Any function of each card, like 0000:41:00.0.")
+        list[str] | None,
+        typer.Argument(metavar="ADDRESS", help="Any function of each card, like 0000:41:00.0 or 41:00.0."),
     ] = None
     every: Annotated[
         bool,
@@ -99,7 +100,7 @@ def _rebind(
         wrong = "are both there" if every else "are both missing"
         raise UserError("ADDRESS and --all", wrong, "expected one: any function of each card, or all on offer")
     try:
-        named = [PCIAddress.parse(address) for address in addresses]
+        named = [PCIAddress.parse_short(address) for address in addresses]
     except InvalidPCIAddress as error:
         raise UserError("ADDRESS", error.wrong, error.fix) from error
     command = words("--nvidia-smi", nvidia_smi)

@@ -10,7 +10,7 @@ from pci.cards import card_of, cards_of
 from pci.functions import is_gpu, is_grace_gpu, is_on_vfio, what
 from pci.host import Details, Function
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
-from pci.viability import BOOT_VGA, NO_IOMMU, NO_VGPU_YET, in_parts, keeps_its_group, strangers
+from pci.viability import BOOT_VGA, NO_IOMMU, NO_VGPU_YET, in_parts, is_boot_vga, keeps_its_group, strangers
 from plugin.cards.config import Groups
 from plugin.cards.inventory import (
     CUT_FOR_CLAIMS,
@@ -90,13 +90,16 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
 
 def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     reason, lead = snapshot.reason(device), device.lead
-    is_boot_vga = lead.boot_vga and device.mdev is None
-    if is_boot_vga and is_on_vfio(lead):
+    has_screen = lead.boot_vga and device.mdev is None
+    if has_screen and is_on_vfio(lead):
         wrong = f"is the boot VGA, and on {lead.driver}: the node has no screen of its own"
-        yield warning(Check.BOOT_VGA, wrong, BOOT_VGA.fix, of=device.id)
+        if is_boot_vga(snapshot.host, lead) == BOOT_VGA:
+            yield warning(Check.BOOT_VGA, wrong, BOOT_VGA.fix, of=device.id)
+        else:
+            yield note(Check.BOOT_VGA, wrong, of=device.id)  # there is no other that could have it
     if reason is None:
         return
-    if is_boot_vga and not is_on_vfio(lead):
+    if has_screen and not is_on_vfio(lead):
         # A node's screen belongs on its driver. If nothing else is left to hand out, another finding is an error.
         fix = f"if a guest is to have it: {reason.fix}" if reason.fix else ""
         yield note(Check.BOOT_VGA, reason.wrong, fix, of=device.id)

@@ -60,6 +60,15 @@ def test_a_machine_has_its_verdict(name: str, tmp_path: Path, pci_ids: PCIIDs, r
     assert said == golden.read_text()
 
 
+def test_the_only_card_is_offered_once_vfio_has_it_from_boot_on(tmp_path: Path, pci_ids: PCIIDs) -> None:
+    tree = compose_listing(tmp_path / "before", listing("one-card-that-is-the-screen"))
+    assert "vfio-pci.ids=10de:1f08,10de:10f9,10de:1ada,10de:1adb," in bound(seen(tree, pci_ids), tree, "0000:0a:00.0")
+    tree = compose_listing(tmp_path / "after", listing("one-card-that-is-the-screen-on-vfio"))
+    snapshot = seen(tree, pci_ids)
+    assert [device.id for device in snapshot.inventory.offered if snapshot.reason(device) is None] == ["0000:0a:00.0"]
+    assert worst(examine(snapshot)).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [

@@ -27,6 +27,11 @@ def test_a_dry_run_prints_the_writes_as_a_shell_would_do_them_and_does_none(
     assert not (tmp_path / "new").exists()
 
 
+def test_an_address_of_domain_0_needs_no_domain_as_lspci_prints_it(gpu_plugin: Command, node: Node) -> None:
+    result = gpu_plugin("bind", "01:00.0", "--dry-run", "--sysfs", node.sys, "--state", node.roots.state)
+    assert (result.stdout.splitlines(), result.returncode) == ([*BOUND], 0)
+
+
 def test_a_dry_run_of_unbind_knows_the_former_drivers(gpu_plugin: Command, node: Node) -> None:
     node.carry_out(node.to_bind(GPU))
     result = gpu_plugin("unbind", "--all", "--dry-run", "--sysfs", node.sys, "--state", node.roots.state)
@@ -123,7 +128,7 @@ def test_a_write_that_the_kernel_refuses_is_named(gpu_plugin: Command, node: Nod
     [
         ([], "ADDRESS and --all: are both missing; expected one: any function of each card, or all on offer"),
         ([GPU, "--all"], "ADDRESS and --all: are both there; expected one"),
-        (["01:00.0"], "ADDRESS: '01:00.0' is not a PCI address; expected domain:bus:slot.function"),
+        (["01:00"], "ADDRESS: '0000:01:00' is not a PCI address; expected domain:bus:slot.function"),
         (["--all", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
     ],
 )
