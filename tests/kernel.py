@@ -126,7 +126,7 @@ def mediated_device(
 def make_nodes(sys: Path, dev: Path, *, cdevs: bool = False) -> Path:
     """VFIO's nodes for what it has in that tree, as files: by group, and with `cdevs` for each function too. Returns
     the directory that stands for /dev."""
-    (dev / "vfio").mkdir(parents=True)
+    (dev / "vfio").mkdir(parents=True, exist_ok=True)
     (dev / "vfio/vfio").touch()
     on_vfio = [function for function in read_host(sys).functions.values() if is_on_vfio(function)]
     for group in {function.iommu_group for function in on_vfio}:

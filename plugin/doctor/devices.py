@@ -121,16 +121,17 @@ def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
     steps: tuple[str, ...] = ()
     host, reason = snapshot.host, snapshot.reason(device)
     others = strangers(host, device.functions)
-    sharing = snapshot.config.groups is Groups.WITHHOLD and any(
-        other.id != device.id and other.resource is not None and other.iommu_group == device.iommu_group
+    sharing = [
+        other
         for other in snapshot.inventory.devices
-    )
+        if other.resource is not None and other.iommu_group == device.iommu_group
+        if other.id != device.id and snapshot.config.groups is Groups.WITHHOLD
+    ]
     # Where the node has the group's other functions, bind refuses; where it shares its group, that changes nothing.
-    if not others and not sharing and not all(map(is_on_vfio, device.functions)):
-        steps = (f"gpu-plugin bind {device.id}",)
-    elif others and not sharing and reason is not None and reason.to_bind is not None:
-        cards = (card[0].address for card in cards_of(host, (other.address for other in others)))
-        steps = (f"gpu-plugin bind {device.id} {' '.join(map(str, cards))}",)
+    is_spare = reason is not None and reason.to_bind is not None
+    if not sharing and (is_spare if others else not all(map(is_on_vfio, device.functions))):
+        cards = cards_of(host, sorted(function.address for function in (*device.functions, *others)))
+        steps = (f"gpu-plugin bind {' '.join(str(card[0].address) for card in cards)}",)
     group = f"/sys/{IOMMU_GROUPS}/{device.iommu_group}/devices"
     steps += tuple(
         f"echo {other.name} > {group}/{other.name}/{OTHER_DRIVER}/unbind"
@@ -138,7 +139,12 @@ def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
         if other.driver is not None and not others
     )
     if sharing:
-        steps += ("if they may go to one guest only: groups: together in the config",)
+        as_one = (
+            ""
+            if {other.resource for other in sharing} == {device.resource}
+            else ", and rules that give them one resource"
+        )
+        steps += (f"if they may go to one guest only: groups: together in the config{as_one}",)
     if not is_on_vfio(device.lead):
         steps += ("if the node is to keep it: a rule with withhold: true in the config",)
     return steps

@@ -193,7 +193,8 @@ ERROR    {one}: shares group 1 with {other}, and a guest gets a
          group whole or not at all
          -> a slot whose root port or switch has ACS gives each a group of its
             own
-         -> if they may go to one guest only: groups: together in the config
+         -> if they may go to one guest only: groups: together in the config,
+            and rules that give them one resource
 """
             in result.stdout
         )

@@ -1,19 +1,26 @@
 """Machines that people have, as listings, and the verdict on each: what doctor says of it, and what bind does there."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pci.address import PCIAddress
+from pci.functions import is_gpu
+from pci.sysfs.functions import read_host
 from plugin.binding.plan import named_cards, plan_bind
-from plugin.binding.rebind import Roots, look
-from plugin.cards.config import Config
+from plugin.binding.rebind import Roots, carry_out, look
+from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.names import PCIIDs
 from plugin.doctor import examine
+from plugin.doctor.finding import NodeFinding
 from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
 from program.finding import worst
 from program.problem import Severity
+from tests.compose import SYSFS
+from tests.kernel import Sysfs, load, make_nodes
 from tests.listings import MACHINES, NoListing, Tree, compose_listing
 from tests.snapshots import look_at
 
@@ -24,8 +31,8 @@ def listing(name: str) -> str:
     return (MACHINES / f"{name}.lst").read_text()
 
 
-def seen(tree: Tree, pci_ids: PCIIDs) -> Snapshot:
-    return look_at(tree.sys, pci_ids, proc=tree.proc, dev=tree.dev)
+def seen(tree: Tree, pci_ids: PCIIDs, config: Config | None = None) -> Snapshot:
+    return look_at(tree.sys, pci_ids, config, proc=tree.proc, dev=tree.dev)
 
 
 def verdict(snapshot: Snapshot, tree: Tree) -> str:
@@ -67,6 +74,95 @@ def test_the_only_card_is_offered_once_vfio_has_it_from_boot_on(tmp_path: Path, 
     snapshot = seen(tree, pci_ids)
     assert [device.id for device in snapshot.inventory.offered if snapshot.reason(device) is None] == ["0000:0a:00.0"]
     assert worst(examine(snapshot)).exit_code == 0
+
+
+#: Advice that only firmware, the kernel or a hand at the machine can take, by how it begins.
+BY_HAND = (
+    *(
+        "turn on ",
+        "boot with ",
+        "take ",
+        "its log says why",
+        "put the card into another slot",
+        "a slot whose root port",
+    ),
+    *("they are the node's own: put the card", "it is the node's own: put the card", "one that has an SMMU there"),
+    *("a machine without an SMMU", "the firmware's table IORT"),
+)
+#: What a step beside it says as a command.
+IN_WORDS = ("bind it to vfio-pci", "bind the whole card to vfio-pci", "free it of its driver")
+TOGETHER = "if they may go to one guest only: groups: together in the config"
+WITHHOLD = "if the node is to keep it: a rule with withhold: true in the config"
+
+
+def errors(snapshot: Snapshot, device: str) -> list[NodeFinding]:
+    found = (finding for finding in examine(snapshot) if finding.device == device)
+    return [finding for finding in found if finding.severity is Severity.ERROR]
+
+
+def take(step: str, device: str, tree: Tree, config: Config) -> Config:
+    """Do what a step of the doctor says, as a person would; return the config that there is then."""
+    if step.startswith("gpu-plugin bind "):
+        host = read_host(tree.sys)
+        cards = named_cards(host, map(PCIAddress.parse, step.split()[2:]))
+        roots = Roots.beside(tree.sys, tree.sys.parent / "state")
+        roots.state.mkdir(exist_ok=True)
+        plan = plan_bind(look(roots, host, cards), cards, config=config)
+        assert plan.moves, f"{step} does nothing"
+        carry_out(roots, plan, Sysfs(tree.sys), driver_seconds=0)
+        make_nodes(tree.sys, tree.dev)
+    elif step.startswith("echo "):
+        driver = tree.sys / Path(step.split(" > ")[1]).relative_to("/sys").parent
+        driver.unlink()
+    elif step.startswith(TOGETHER):
+        group = read_host(tree.sys).functions[PCIAddress.parse(device)].iommu_group
+        its = (one for one in read_host(tree.sys).functions.values() if one.iommu_group == group and is_gpu(one))
+        rules = tuple(Rule(address=str(one.address), resource="example.com/both") for one in its)
+        return replace(config, groups=Groups.TOGETHER, offer=rules if step.endswith("one resource") else ())
+    else:
+        assert step == WITHHOLD, f"nobody knows how to take {step!r}"
+        return replace(config, offer=(*config.offer, Rule(address=device, withhold=True)))
+    return config
+
+
+def take_all(tree: Tree, pci_ids: PCIIDs, device: str, *, withhold: bool) -> tuple[int, list[NodeFinding]]:
+    """Take the step that doctor gives for a device, and the next, until none is left that is not by hand: those that
+    keep the device for the node, or the others. Return how many were taken, and the errors that are left."""
+    config, wrongs = Config(), list[str]()
+    while found := errors(seen(tree, pci_ids, config), device):
+        assert found[0].problem.wrong not in wrongs, "a step changed nothing"
+        steps = (step for finding in found for step in (finding.problem.fix, *finding.steps))
+        doable = (step for step in steps if not step.startswith(BY_HAND + IN_WORDS) and (step == WITHHOLD) is withhold)
+        if (step := next(doable, None)) is None:
+            break
+        wrongs.append(found[0].problem.wrong)
+        config = take(step, device, tree, config)
+    return len(wrongs), found
+
+
+def another(name: str, root: Path) -> Tree:
+    """A copy of a machine of ours, as a listing or as a tree of sysfs."""
+    if name in NAMES:
+        return compose_listing(root, listing(name))
+    sys, proc = Path(shutil.copytree(SYSFS / name, root / "sys", symlinks=True)), root / "proc"
+    proc.mkdir()
+    load(sys, "vfio-pci", *(one.driver for one in read_host(sys).functions.values() if one.driver is not None))
+    return Tree(sys, proc, make_nodes(sys, root / "dev"))
+
+
+@pytest.mark.parametrize("name", [*NAMES, *sorted(path.name for path in SYSFS.iterdir())])
+@pytest.mark.parametrize("withhold", [False, True])
+def test_what_doctor_advises_of_a_device_leaves_nothing_wrong_with_it(
+    name: str, withhold: bool, tmp_path: Path, pci_ids: PCIIDs
+) -> None:
+    """Each step changes what is wrong, and the last one mends it; otherwise it is not advised, and all that is said is
+    to be done by hand."""
+    for device in seen(another(name, tmp_path / "first"), pci_ids).inventory.devices:
+        tree = another(name, tmp_path / device.id)
+        taken, left = take_all(tree, pci_ids, device.id, withhold=withhold)
+        assert not taken or not left
+        if not taken and not withhold:
+            assert all(finding.problem.fix.startswith(BY_HAND) for finding in left)
 
 
 @pytest.mark.parametrize(
