@@ -94,6 +94,10 @@ def no_answer(name: str) -> Hindrance:
 NO_VGPU_YET = Hindrance("is a virtual function, and no vGPU yet", "gpu-plugin vgpus makes one, by the config")
 
 
+#: What to do with a card that is in parts: nothing takes those from guests.
+GIVE_PARTS = "give guests those: gpu-plugin inventory lists them"
+
+
 def in_parts(host: Host, function: Function, *, made: int = 0) -> Hindrance | None:
     """Return that guests get the parts of a function, and not the whole: its virtual functions, of which there are at
     least `made`, or the mediated devices of its driver. None if it has no parts, or vfio has the whole."""
@@ -105,7 +109,7 @@ def in_parts(host: Host, function: Function, *, made: int = 0) -> Hindrance | No
     parts = " and ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in kinds.items() if count)
     if not parts:
         return None
-    return Hindrance(f"is in parts: its {parts} {'are' if number + mdevs > 1 else 'is'} what guests get", "")
+    return Hindrance(f"is in parts: its {parts} {'are' if number + mdevs > 1 else 'is'} what guests get", GIVE_PARTS)
 
 
 def keeps_its_group(member: OtherMember) -> bool:

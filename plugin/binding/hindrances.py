@@ -91,7 +91,7 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
         details = survey.details[function.address]
         it = _it(function.address, card)
         if (parts := in_parts(survey.host, function, made=details.virtual_functions or 0)) is not None:
-            return Hindrance(f"{it} {parts.wrong}", "give guests those: gpu-plugin inventory lists them")
+            return Hindrance(f"{it} {parts.wrong}", parts.fix)
         if function.boot_vga:
             screen = is_boot_vga(survey.host, function)
             return Hindrance(f"{it} {screen.wrong}", screen.fix)

@@ -25,8 +25,9 @@ from program.problem import Problem
 #: The reason for a device that a rule withholds: nothing is to be fixed.
 BY_CONFIG = Hindrance("is withheld by the config", "")
 
-#: The reason for a server's screen: no guest computes with it, and a server without it is not seen from afar any more.
-BMC_SCREEN = Hindrance("is the screen of the management controller (BMC), which no guest has a use for", "")
+#: The reasons for a server's screen, by which people see it from afar, and for another console of the node.
+BMC_SCREEN = Hindrance("is the screen of the management controller (BMC)", "leave it to the node")
+CONSOLE = Hindrance("is the boot VGA, the node's own screen", "leave it to the node")
 
 #: The reason for a card whose vGPUs are made when claimed, and for its virtual functions that are none.
 CUT_FOR_CLAIMS = Hindrance("is for vGPUs, which are made when they are claimed", "")
@@ -190,6 +191,8 @@ def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -
     prefix = rule.prefix if rule is not None else PREFIXES.get(lead.vendor_id) if is_gpu(lead) else None
     if prefix is None and is_bmc_screen(lead):
         return None, BMC_SCREEN
+    if prefix is None and lead.boot_vga and not is_on_vfio(lead):
+        return None, CONSOLE
     if prefix is None:
         what = "is an NVSwitch" if is_nvswitch(lead) else f"has vendor {lead.vendor_id:04x}"
         return None, Hindrance(f"{what}, offered only by a config", f"add a rule with device: {lead.pci_id!r}")

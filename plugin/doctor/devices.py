@@ -13,6 +13,8 @@ from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
 from pci.viability import BOOT_VGA, NO_IOMMU, NO_VGPU_YET, in_parts, is_boot_vga, keeps_its_group, strangers
 from plugin.cards.config import Groups
 from plugin.cards.inventory import (
+    BMC_SCREEN,
+    CONSOLE,
     CUT_FOR_CLAIMS,
     NOTHING,
     Device,
@@ -99,12 +101,14 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
             yield note(Check.BOOT_VGA, wrong, of=device.id)  # there is no other that could have it
     if reason is None:
         return
-    if has_screen and not is_on_vfio(lead):
+    if device.withheld in (BMC_SCREEN, CONSOLE) or is_for_parts(snapshot, device):
+        # These stay what they are: of a card in parts guests get the parts.
+        yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
+    elif has_screen and not is_on_vfio(lead):
         # A node's screen belongs on its driver. If nothing else is left to hand out, another finding is an error.
-        fix = f"if a guest is to have it: {reason.fix}" if reason.fix else ""
-        yield note(Check.BOOT_VGA, reason.wrong, fix, of=device.id)
-    elif device.resource is None or is_the_nodes(snapshot, device) or is_for_parts(snapshot, device):
-        # Nobody requests it: the config withholds it, or does not name it, or guests get its parts.
+        yield note(Check.BOOT_VGA, reason.wrong, f"if a guest is to have it: {reason.fix}", of=device.id)
+    elif device.resource is None or is_the_nodes(snapshot, device):
+        # Nobody requests it: the config withholds it, or does not name it.
         yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
     else:
         fixes = (reason.fix, *_makes_viable(snapshot, device))

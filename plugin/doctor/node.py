@@ -6,10 +6,11 @@ Pure: from a snapshot to findings. A finding says so if its part of the node cou
 from collections.abc import Iterator
 from dataclasses import replace
 
-from pci.functions import is_bmc_screen, is_vfio_driver
+from pci.functions import is_vfio_driver
 from pci.host import Platform, TransparentPages
 from pci.sysfs.attribute import Silent
 from pci.viability import END_THE_WAIT
+from plugin.cards.inventory import BMC_SCREEN, CONSOLE
 from plugin.doctor.devices import is_the_nodes
 from plugin.doctor.finding import Check, NodeFinding, error, fine, note, warning
 from plugin.doctor.iommu import groups, of_iommu, processor, without_effect
@@ -122,10 +123,10 @@ def _fabric(snapshot: Snapshot) -> Iterator[NodeFinding]:
 
 
 def _has_gpus(snapshot: Snapshot) -> bool:
-    """True if the node has a device that is anything but its own screen: a server's BMC, or the processor's own GPU on
-    its host's driver."""
+    """True if the node has a device that is anything but its own screen: of a server's BMC, another console, or the
+    processor's own GPU on its host's driver."""
     return any(
-        device.mdev is not None or not (is_bmc_screen(device.lead) or is_the_nodes(snapshot, device))
+        device.mdev is not None or not (device.withheld in (BMC_SCREEN, CONSOLE) or is_the_nodes(snapshot, device))
         for device in snapshot.inventory.devices
     )
 

@@ -338,7 +338,7 @@ def test_what_a_rule_fits_is_what_a_card_without_a_gpu_is_wanted_for(take: Take,
 
 def test_the_screen_of_a_bmc_is_for_nobody_and_no_rule_is_advised(take: Take, machine: Machine) -> None:
     assert reason(take(machine("hgx-a100-8-gpu")), PCIAddress.parse("0000:e2:00.0")) == (
-        "is the screen of the management controller (BMC), which no guest has a use for"
+        "is the screen of the management controller (BMC); leave it to the node"
     )
 
 
