@@ -14,7 +14,7 @@ ends that one (kubernetes issue 121994; runClient in pkg/kubelet/cm/devicemanage
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -49,6 +49,7 @@ class Endpoint:
 
 class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
     """`pods` is what each pod (`namespace/name`) has, by resource; it outlives the kubelet, as its checkpoint does.
+    `neighbours` are all IDs of each resource of another plugin; `tells_ids` is False before Kubernetes 1.28.
     `refuses` are the resources whose registration it refuses, `ignores` those it takes and then does not watch."""
 
     def __init__(self, directory: Path, *, registry: Path | None = None, before_1_37: bool = False) -> None:
@@ -58,6 +59,8 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
         self.endpoints: dict[str, Endpoint] = {}
         self.registrations: list[api.RegisterRequest] = []
         self.pods: dict[str, dict[str, set[str]]] = {}
+        self.neighbours: dict[str, list[str]] = {}
+        self.tells_ids = True
         self.refuses: set[str] = set()
         self.ignores: set[str] = set()
         self._life = _Life()
@@ -266,6 +269,19 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
             container = pods_api.ContainerResources(name="main", devices=devices)
             response.pod_resources.append(pods_api.PodResources(name=name, namespace=namespace, containers=[container]))
         return response
+
+    def GetAllocatableResources(
+        self, request: pods_api.AllocatableResourcesRequest, context: grpc.ServicerContext
+    ) -> pods_api.AllocatableResourcesResponse:
+        """What is healthy of each plugin that is registered, the `neighbours`, and else what pods have."""
+        if not self.tells_ids:
+            context.abort(grpc.StatusCode.UNKNOWN, "Pod Resources API GetAllocatableResources disabled")
+        resources: dict[str, Iterable[str]] = {
+            resource: ids for has in self.pods.values() for resource, ids in has.items()
+        }
+        resources |= {**{resource: self.healthy(resource) for resource in [*self.endpoints]}, **self.neighbours}
+        devices = [pods_api.ContainerDevices(resource_name=name, device_ids=ids) for name, ids in resources.items()]
+        return pods_api.AllocatableResourcesResponse(devices=devices)
 
 
 @dataclass

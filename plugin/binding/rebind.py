@@ -16,16 +16,16 @@ from pci.sysfs.attribute import Unreadable, link_name, names
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import DEVICES, read_host
 from pci.viability import Hindrance
-from plugin.binding import nvml
+from plugin import nvml
 from plugin.binding.former_drivers import locked, read_former, write_former
 from plugin.binding.hindrances import hindrance
 from plugin.binding.modalias import Alias, best_module, read_aliases
 from plugin.binding.moves import DriverBinding, Former, Move, Write
 from plugin.binding.plan import NotRebound, Plan, named_cards
-from plugin.binding.processes import Processes, read_processes, refuse_unseen
 from plugin.binding.survey import Survey
-from plugin.binding.uses import uses
 from plugin.cards.config import Config
+from plugin.changes.processes import Processes, read_processes, refuse_unseen
+from plugin.changes.uses import uses
 from plugin.state_files import Broken, boot_id
 from plugin.sysfs_child import ask, read_or_refused
 from program.child import Late, NoAnswer, forked, let_go_of_standard_files

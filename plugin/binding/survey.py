@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pci.address import PCIAddress
 from pci.host import Details, Function, Host
 from plugin.binding.moves import DriverBinding, Former
-from plugin.binding.uses import Use
+from plugin.changes.uses import Use
 from program.problem import Problem
 
 

@@ -11,7 +11,7 @@ import typer
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.cards import Card
 from pci.host import Host
-from plugin.binding import nvml
+from plugin import nvml
 from plugin.binding.plan import (
     Plan,
     cards_to_bind,

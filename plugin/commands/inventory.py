@@ -120,7 +120,9 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "healthy": snapshot.reason(device) is None,
                 "reason": None if (reason := snapshot.reason(device)) is None else str(reason),
                 "deadlyReset": None if (deadly := _deadly_reset(snapshot, device)) is None else str(deadly),
-                "inUseBy": None if (holder := snapshot.holders.get(device.id)) is None else holder.pod,
+                "inUseBy": holder.assignment.pod
+                if (holder := snapshot.holders.get(device.id)) is not None and holder.is_certain
+                else None,
                 "claim": snapshot.claim(device),
                 "iommuGroup": device.iommu_group,
                 "numaNode": device.numa_node,

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pci.host import Function
 from plugin import sysfs_child
-from plugin.cards.holders import Assignment, CannotAsk
 from plugin.cards.names import PCI_IDS, PCIIDs
+from plugin.changes.users import CannotAsk, Listed
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs, require_directory
@@ -99,7 +99,7 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
         names,
         config_of(flags.config),
         ask,
-        pods=lambda: _assignments(flags.pod_resources, is_this_node=is_this_node),
+        pods=lambda: _listed(flags.pod_resources, is_this_node=is_this_node),
         claims=lambda: _claimed(dra_state, places.roots.proc),
         fabric=is_this_node or state is not None,
     )
@@ -111,7 +111,7 @@ def _beside(sysfs: Path) -> Path:
     return sysfs.absolute().parent / STATE.relative_to("/")
 
 
-async def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignment] | None:
+async def _listed(named: Path | None, *, is_this_node: bool) -> Listed | None:
     """Return which pods have which devices. A socket that was named has to answer; this node's own may be missing."""
     if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
         return None
@@ -119,7 +119,7 @@ async def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[A
     from plugin.watch import podresources
 
     try:
-        return (await podresources.list_pods(named or POD_RESOURCES, at_most=10.0)).assignments
+        return await podresources.list_pods(named or POD_RESOURCES, at_most=10.0)
     except CannotAsk as error:
         if named is not None:
             raise

@@ -19,9 +19,10 @@ from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card, read_quotas
 from plugin.binding.former_drivers import locked
-from plugin.binding.processes import read_processes, refuse_unseen
 from plugin.binding.rebind import Failed, sysfs_writer
 from plugin.cards.config import Config
+from plugin.changes.processes import read_processes, refuse_unseen
+from plugin.changes.users import Listed, users
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory, require_directory, words
@@ -118,16 +119,17 @@ def vgpus(
         _warn(f"no card is cut: {error}")  # the node's other cards are served
         return
     try:
-        _by_claims(checkpoint)
+        _claimed(checkpoint)
         knows_claims = True
     except Broken as error:
         _warn(f"which claims have what is not known, and nothing is taken away: {error}")
         knows_claims = False
 
     def survey(config: Config, *, every: bool = False) -> Survey:
-        held = {**_by_pods(sockets), **(_by_claims(checkpoint) if knows_claims else {})}
+        listed, claims = _listed(sockets), _claimed(checkpoint) if knows_claims else {}
         made, processes = read_made(state, boot), partial(read_processes, proc)
-        seen: Survey = ask(look, sysfs, config, made, processes, held, every=every)[0]
+        given = partial(users, listed=listed, claimed=claims)
+        seen: Survey = ask(look, sysfs, config, made, processes, given, every=every)[0]
         return seen if knows_claims else seen.all_used("a claim, perhaps")
 
     if action is None and not dry_run:
@@ -183,25 +185,22 @@ def call(command: Sequence[str], flag: str) -> None:
         raise Failed(program, f"ends with {done.returncode}{''.join(f': {line}' for line in last)}", fix)
 
 
-def _by_pods(socket: Path | None) -> Mapping[str, str]:
-    """Return the pod of each device that the kubelet has given out; Refusal if it does not answer."""
+def _listed(socket: Path | None) -> Listed:
+    """Return what the kubelet has given out; Refusal if it does not answer."""
     if socket is None:
-        return {}
+        return Listed()
     # In a child: grpc has threads, and a process with threads must not fork.
     return forked(f"the kubelet at {socket}", partial(_pods, socket), within=_KUBELET_WITHIN).answer()
 
 
-def _pods(socket: Path) -> Mapping[str, str]:
+def _pods(socket: Path) -> Listed:
     from plugin.watch import podresources
 
-    listed = asyncio.run(podresources.list_pods(socket, at_most=_KUBELET_WITHIN / 2))
-    return {one.device_id: f"pod {one.pod}" for one in listed.assignments}
+    return asyncio.run(podresources.list_pods(socket, at_most=_KUBELET_WITHIN / 2))
 
 
-def _by_claims(checkpoint: Checkpoint | None) -> Mapping[str, str]:
-    if checkpoint is None:
-        return {}
-    return {name: f"claim {claim}" for name, claim in claimed(checkpoint.read()).items()}
+def _claimed(checkpoint: Checkpoint | None) -> Mapping[str, str]:
+    return {} if checkpoint is None else claimed(checkpoint.read())
 
 
 def _print(card: PCIAddress, step: Step) -> None:

@@ -140,9 +140,9 @@ class _Collector:
             )
             numa_node = "" if device.numa_node is None else str(device.numa_node)
             devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, str(reason or "")], 1)
-            if (holder := snapshot.holders.get(device.id)) is not None:
-                namespace, _, pod = holder.pod.partition("/")
-                in_use.add_metric([device.id, holder.resource, namespace, pod, ""], 1)
+            if (holder := snapshot.holders.get(device.id)) is not None and holder.is_certain:
+                namespace, _, pod = holder.assignment.pod.partition("/")
+                in_use.add_metric([device.id, holder.assignment.resource, namespace, pod, ""], 1)
             elif (claim := snapshot.claim(device)) is not None:
                 namespace, _, name = claim.partition("/")
                 in_use.add_metric([device.id, device.resource or "", namespace, "", name], 1)

@@ -15,12 +15,12 @@ from pci.nvml_names import nvml_name
 from pci.slices import Attributes
 from pci.vendors import AMD, INTEL, NVIDIA
 from pci.viability import Hindrance
-from plugin.binding.nvml import UNKNOWN, Identity
 from plugin.cards.claimable import ClaimableCard
 from plugin.cards.inventory import Device
 from plugin.cards.vgpu_types import COUNTERS_IN_A_SET, plain, sharing, size_of
 from plugin.dra.claims import FAILED, READY
 from plugin.node.snapshot import Snapshot
+from plugin.nvml import UNKNOWN, Identity
 
 #: A device, a slice: as Kubernetes' JSON has it.
 SliceObject: TypeAlias = dict[str, Any]

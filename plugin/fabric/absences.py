@@ -4,7 +4,7 @@ pod late."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plugin.cards.holders import Listed
+from plugin.changes.users import Listed
 from plugin.fabric.activations import Activation
 
 #: Seconds for which a pod has to be missing before it is gone.

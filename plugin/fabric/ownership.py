@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from pci.viability import Hindrance
 from plugin.cards.config import Fabric
-from plugin.cards.holders import CannotAsk, Listed
 from plugin.cards.inventory import Device, Inventory
+from plugin.changes.users import CannotAsk, Listed
 from plugin.fabric.abi import Code
 from plugin.fabric.absences import GONE_AFTER, Absences, holder
 from plugin.fabric.activations import Activation, Book, book_file, locked

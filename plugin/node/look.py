@@ -17,20 +17,20 @@ from pci.sysfs.pcie import read_peer_to_peer
 from pci.sysfs.platform import read_platform
 from pci.vendors import NVIDIA
 from plugin.binding.former_drivers import read_former
-from plugin.binding.nvml import Identities, read_identities
 from plugin.binding.rebind import Roots, refusals
 from plugin.cards.claimable import claimable_cards
 from plugin.cards.config import Config, Fabric
-from plugin.cards.holders import Assignment
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
+from plugin.changes.users import Listed
 from plugin.fabric.activations import Book, book_file
 from plugin.fabric.board import Board, ids_of
 from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus, serves_without
 from plugin.node.snapshot import Closely, Snapshot, peers_of
+from plugin.nvml import Identities, read_identities
 from plugin.state_files import Broken, boot_id
 from plugin.vgpus.made import read_made, still_there, types_of
 from program.errors import Refusal
@@ -139,7 +139,7 @@ async def look_at_all(
     config: Config,
     ask: AskSysfs,
     *,
-    pods: Callable[[], Awaitable[frozenset[Assignment] | None]],
+    pods: Callable[[], Awaitable[Listed | None]],
     claims: Callable[[], Mapping[str, str] | None],
     fabric: bool,
 ) -> Snapshot:
@@ -154,8 +154,10 @@ async def look_at_all(
 
     async def idle() -> tuple[PCIAddress, ...] | None:
         nonlocal snapshot
-        assignments = await pods()
-        snapshot = replace(snapshot, assignments=assignments, sees_pods=assignments is not None)
+        if (listed := await pods()) is None:
+            snapshot = replace(snapshot, assignments=None, sees_pods=False)
+        else:
+            snapshot = snapshot.with_pods(listed)
         try:
             snapshot = replace(snapshot, claimed=claims(), claims_trouble=None)
         except Broken as error:

@@ -9,16 +9,16 @@ from pci.address import PCIAddress
 from pci.functions import is_gpu, is_integrated_gpu, what
 from pci.host import Details, Fault, Function, Host, PeerToPeer, Platform
 from pci.viability import Hindrance
-from plugin.binding.nvml import UNKNOWN, Identities, Identity
 from plugin.cards.claimable import ClaimableCard
 from plugin.cards.config import Config, Fabric, Serve
-from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_node
+from plugin.changes.users import Assignment, DeviceHolder, Listed, Name, Users, users
 from plugin.fabric.board import Board, gpus
 from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.status import FabricStatus
 from plugin.node.error_counts import ErrorCounts
+from plugin.nvml import UNKNOWN, Identities, Identity
 from program.problem import Problem
 
 _NETWORK = 0x02  # the base class
@@ -59,11 +59,11 @@ class Snapshot:
     daemon began.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
-    False. `claimed` has the ResourceClaim (`namespace/name`) for which a device is prepared, by the device's ID;
-    `claims_trouble` says why the file of that cannot be read. `kept` has why a device that a claim had could not be
-    given back to its driver; `claimable_names` the name of each vGPU that is made for a claim, by the device's ID.
-    `partitions` is known from the Fabric Manager and our own book; `unlinked` has why the NVLinks of a device do not
-    work.
+    False; `resource_ids` are all IDs of resources in it, as Listed has them. `claimed` has the ResourceClaim
+    (`namespace/name`) for which a device is prepared, by the device's ID; `claims_trouble` says why the file of that
+    cannot be read. `kept` has why a device that a claim had could not be given back to its driver; `claimable_names`
+    the name of each vGPU that is made for a claim, by the device's ID. `partitions` is known from the Fabric Manager
+    and our own book; `unlinked` has why the NVLinks of a device do not work.
     """
 
     config: Config
@@ -78,6 +78,7 @@ class Snapshot:
     fallen: frozenset[PCIAddress] | None = None
     errors: ErrorCounts | None = None
     assignments: frozenset[Assignment] | None = None
+    resource_ids: Mapping[str, frozenset[str]] = field(default_factory=dict)
     sees_pods: bool = False
     claimed: Mapping[str, str] | None = None
     claims_trouble: Problem | None = None
@@ -86,6 +87,10 @@ class Snapshot:
     partitions: FabricStatus | None = None
     unlinked: Mapping[str, Hindrance] | None = None
     closely: Closely = field(default_factory=Closely)
+
+    def with_pods(self, listed: Listed) -> "Snapshot":
+        """Return the snapshot with what the kubelet has listed."""
+        return replace(self, assignments=listed.assignments, resource_ids=listed.ids, sees_pods=True)
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -125,14 +130,27 @@ class Snapshot:
         return tuple(
             function.address
             for device in self.inventory.offered
-            if self.user(device) is None and not device.to_bind and self._unremembered(device) is None
+            if self.user(device) is None and device.id not in self.holders
+            if not device.to_bind and self._unremembered(device) is None
             for function in device.functions
         )
 
     @cached_property
-    def holders(self) -> Mapping[str, Assignment]:
-        """The assignment of each device that a pod has, by the device's ID."""
-        return holders(self.inventory, self.assignments or ())
+    def _users(self) -> Users:
+        listed = Listed(assignments=self.assignments or frozenset(), ids=self.resource_ids)
+        return users(self.host, listed, self.claimed or {})
+
+    @cached_property
+    def holders(self) -> Mapping[str, DeviceHolder]:
+        """The pod that has each device, by the device's ID. Of two, the one that the kubelet does not count for the
+        device is the trouble."""
+        by_device = {}
+        for device in self.inventory.devices:
+            every = self._users.holders(_names(device))
+            certain = [holder for holder in every if holder.is_certain] or every
+            if certain:
+                by_device[device.id] = next((each for each in certain if not each.assignment.is_of(device)), certain[0])
+        return by_device
 
     @cached_property
     def troubles(self) -> Mapping[str, Hindrance]:
@@ -156,12 +174,13 @@ class Snapshot:
 
     def claim(self, device: Device) -> str | None:
         """Return the ResourceClaim (`namespace/name`) for which the device is prepared; None if there is none."""
-        return (self.claimed or {}).get(device.id)
+        claims = (claim for name in _names(device) for claim in self._users.claims.get(name, ()))
+        return (self.claimed or {}).get(device.id) or next(claims, None)
 
     def user(self, device: Device) -> str | None:
-        """Return the user of a device in words: `pod vms/a`, `ResourceClaim vms/gpu`; None if none is known."""
-        if (holder := self.holders.get(device.id)) is not None:
-            return f"pod {holder.pod}"
+        """Return the user of a device in words: `pod vms/a`, `ResourceClaim vms/gpu`; None if none is certain."""
+        if (holder := self.holders.get(device.id)) is not None and holder.is_certain:
+            return str(holder)
         return None if (claim := self.claim(device)) is None else f"ResourceClaim {claim}"
 
     def nodes_of(self, device: Device) -> tuple[DeviceNode, ...]:
@@ -271,17 +290,29 @@ class Snapshot:
         """Return the trouble with a device whose user is not counted by the protocol that serves the device."""
         by_dra = device.serve is Serve.DRA
         holder, claim = self.holders.get(device.id), self.claim(device)
-        if holder is not None and (by_dra or not holder.is_of(device)):
+        if holder is not None and not holder.is_certain:
+            number, resource = holder.assignment.device_id, holder.assignment.resource
+            wrong = f"may be in use by pod {holder.assignment.pod}, which has {number} of {resource}"
+            why = "that may be the number of its IOMMU group, or of another kind of device"
+            return Hindrance(f"{wrong}: {why}", "it is handed out again when the pod has ended")
+        if holder is not None and (by_dra or not holder.assignment.is_of(device)):
             # A card that the device plugin gave out before DRA served it is still in use.
-            is_another = holder.resource != device.resource
-            as_what = holder.resource if is_another else f"{holder.device_id} of {device.resource}"
+            assignment = holder.assignment
+            is_another = assignment.resource != device.resource
+            as_what = assignment.resource if is_another else f"{assignment.device_id} of {device.resource}"
             fix = "delete that pod, and let one device plugin alone serve the device"
-            if by_dra and holder.is_of(device):
+            if by_dra and assignment.is_of(device):
                 fix = "the card is free for claims when that pod ends: it has it from the device plugin"
-            return Hindrance(f"is in use by pod {holder.pod}, which has it as {as_what}", fix)
+            return Hindrance(f"is in use by pod {assignment.pod}, which has it as {as_what}", fix)
         if claim is not None and not by_dra:
             return Hindrance(f"is prepared for the ResourceClaim {claim}", "it is free when the pods of that claim end")
         return None
+
+
+def _names(device: Device) -> tuple[Name, ...]:
+    """Return the functions of a device and its group, and its UUID if it is a mediated device."""
+    uuids = () if device.mdev is None else (device.mdev.uuid,)
+    return (*dict.fromkeys(function.address for function in (*device.functions, *device.members)), *uuids)
 
 
 def _since(wrong: str, trouble: Problem | None) -> Hindrance | None:

@@ -12,10 +12,11 @@ from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card
 from pci.vgpus import CutCard
 from plugin.binding.former_drivers import locked
-from plugin.binding.processes import read_processes, refuse_unseen
 from plugin.binding.rebind import Failed, Roots, sysfs_writer
 from plugin.cards.config import Config
 from plugin.cards.vgpu_types import instance_of, plain
+from plugin.changes.processes import read_processes, refuse_unseen
+from plugin.changes.users import NOBODY
 from plugin.state_files import boot_id
 from plugin.sysfs_child import ask, read_or_refused
 from plugin.vgpus.made import Type, made_file, read_made
@@ -160,7 +161,7 @@ def _types(roots: Roots, config: Config) -> Types:
 
     def survey() -> Survey:
         processes = partial(read_processes, roots.proc)
-        return ask(look, roots.sys, config, read_made(roots.state, boot), processes, {})[0]
+        return ask(look, roots.sys, config, read_made(roots.state, boot), processes, lambda _: NOBODY)[0]
 
     def user(name: str) -> str | None:
         found = survey()

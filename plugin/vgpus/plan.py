@@ -226,7 +226,7 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: boo
             yield one.removal
         else:
             wrong = f"is of type {one.name}, for which the config has no place, and is in use by {one.user}"
-            yield Problem(str(one.where), wrong, "end that, and apply again")
+            yield Problem(str(one.where), wrong, "apply again when that has ended")
             kept += 1
     if not counts:
         yield from _nothing(survey, card, kept)
@@ -281,7 +281,7 @@ def _nothing(survey: Survey, card: CutCard, kept: int) -> Iterator[Step | Proble
         return  # somebody else made them since
     if (reason := _in_use(survey, card) if is_nvidia else _cannot_be_recut(survey, card)) is not None:
         wrong = f"has virtual functions for which the config has no place: {reason}"
-        yield Problem(str(card.address), wrong, "end that, and apply again")
+        yield Problem(str(card.address), wrong, "apply again when that has ended")
     else:
         yield TurnOff(card.address) if is_nvidia else Count(card.address, ours, 0)
 

@@ -174,7 +174,7 @@ def _turn_off(world: World, card: PCIAddress) -> Undo:
     users = [str(one.address) for one in now.functions if one.vgpu_type or world.user(str(one.address)) is not None]
     users += [str(mdev.uuid) for mdev in now.mdevs]
     if users:
-        raise Failed(card, f"its virtual functions are in use: {listed(users)}", "end that, and apply again")
+        raise Failed(card, f"its virtual functions are in use: {listed(users)}", "apply again when that has ended")
     failure = world.called("-d", card, lambda now: not now.functions)
     if failure is None:
         _forget_functions(world, card)
@@ -398,7 +398,7 @@ def _give(world: World, step: Give) -> Undo:
 
 def _refuse_use(world: Types, name: str) -> None:
     if (user := world.user(name)) is not None:
-        raise Failed(name, f"is in use by {user}", "end that, and apply again")
+        raise Failed(name, f"is in use by {user}", "apply again when that has ended")
 
 
 def _without(items: Mapping[str, T], name: str) -> Mapping[str, T]:

@@ -11,9 +11,9 @@ from pci.sysfs.attribute import names, text
 from pci.sysfs.functions import DEVICES, MDEVS, read_host
 from pci.sysfs.vgpus import cut_card
 from pci.vgpus import CutCard
-from plugin.binding.processes import DeviceNumber, Processes
 from plugin.cards.config import Config
-from plugin.cards.holders import name_of
+from plugin.changes.processes import DeviceNumber, Processes
+from plugin.changes.users import Name, Users
 from plugin.sysfs_child import read_or_refused
 from plugin.vgpus.made import Made, still_there, types_of
 from program.problem import Problem, listed
@@ -47,12 +47,12 @@ def look(
     config: Config,
     made: Made,
     processes: Callable[[], Processes],
-    holders: Mapping[str, str],
+    given: Callable[[Host], Users],
     *,
     every: bool = False,
 ) -> Survey:
     """Look at the cards of rules and those of which something is ours, or at every card that is or could be cut;
-    Refusal if that fails. `holders` are the pods and claims that have a device, by the device's ID in their list."""
+    Refusal if that fails. `given` says who was given the host's devices."""
     host = read_host(sys)
     made = still_there(host, made)
     with read_or_refused(sys):
@@ -65,7 +65,7 @@ def look(
             and (not every or card.places or (card.possible and is_gpu(function)))
         )
         opened = processes()
-        users = dict(_users(sys, host, cards, opened, holders))
+        users = dict(_users(sys, cards, opened, given(host)))
         drivers = frozenset(names(sys, _DRIVERS))
     types = types_of(host, made)
     return Survey(cards=cards, users=users, made=made, types=types, drivers=drivers, unseen=opened.unseen)
@@ -79,24 +79,16 @@ def _is_ours(host: Host, card: Function, made: Made) -> bool:
     return not functions.isdisjoint([*made.functions, *made.unprobed, *made.types, *made.mdevs.values()])
 
 
-def _users(
-    sys: Path, host: Host, cards: Iterable[CutCard], processes: Processes, holders: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    holder_of = {str(name_of(device_id)): who for device_id, who in holders.items()}
-    # Who has any function of a group has all of them, as in plugin/cards/holders.
-    for function in host.functions.values():
-        if function.iommu_group is not None and (who := holder_of.get(str(function.address))) is not None:
-            holder_of.setdefault(str(function.iommu_group), who)
+def _users(sys: Path, cards: Iterable[CutCard], processes: Processes, given: Users) -> Iterator[tuple[str, str]]:
     for card in cards:
-        things = [
-            (str(one.address), f"{DEVICES}/{one.address}", one.iommu_group) for one in (card.function, *card.functions)
+        things: list[tuple[Name, str, int | None]] = [
+            (one.address, f"{DEVICES}/{one.address}", one.iommu_group) for one in (card.function, *card.functions)
         ]
-        things += [(str(mdev.uuid), f"{MDEVS}/{mdev.uuid}", mdev.iommu_group) for mdev in card.mdevs]
+        things += [(mdev.uuid, f"{MDEVS}/{mdev.uuid}", mdev.iommu_group) for mdev in card.mdevs]
         for name, entry, group in things:
-            holder = holder_of.get(name) or (None if group is None else holder_of.get(str(group)))
             openers = [opener for number in _numbers(sys, entry, group) for opener in processes.openers.get(number, ())]
-            if holder is not None or openers:
-                yield name, holder or listed(dict.fromkeys(openers), _NAMED)
+            if who := given.of([name]) or tuple(dict.fromkeys(openers)):
+                yield str(name), listed(who, _NAMED)
 
 
 def _numbers(sys: Path, entry: str, group: int | None) -> Iterator[DeviceNumber]:

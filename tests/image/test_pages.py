@@ -18,8 +18,8 @@ import pytest
 from launcher.selection.cluster import cluster_of
 from launcher.selection.map import map_of
 from pci.address import PCIAddress
-from plugin.cards.holders import Assignment
 from plugin.cards.names import PCIIDs
+from plugin.changes.users import Assignment
 from plugin.node.snapshot import Snapshot
 from plugin.page import node_page
 from tests import clusters

@@ -5,8 +5,8 @@ from dataclasses import replace
 from lxml import html
 
 from pci.host import Fault, Host
-from plugin.cards.holders import Assignment
 from plugin.cards.names import PCIIDs
+from plugin.changes.users import Assignment
 from plugin.page import node_page
 from program.problem import one_line
 from tests.conftest import Machine

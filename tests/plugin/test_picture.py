@@ -12,8 +12,8 @@ from pci.address import PCIAddress
 from pci.host import Fault, Function, Host, MediatedDevice
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
-from plugin.cards.holders import Assignment
 from plugin.cards.names import PCIIDs
+from plugin.changes.users import Assignment
 from plugin.picture import picture
 from program.problem import one_line
 from tests import compose

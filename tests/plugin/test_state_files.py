@@ -16,17 +16,17 @@ from pci.address import PCIAddress
 from pci.host import Function
 from plugin.binding.former_drivers import FormerLines, FormerSettings, read_former, settings_file, write_former
 from plugin.binding.moves import Former
-from plugin.binding.nvml import Identity, read_identities
-from plugin.binding.nvml import keep as keep_identities
 from plugin.cards.config import Fabric
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.fabric.activations import Activation, Book, book_file
 from plugin.fabric.modules import keep, read_module_ids
+from plugin.nvml import Identity, read_identities
+from plugin.nvml import keep as keep_identities
 from plugin.state_files import Broken, Busy, Lost, StateFile, json_of, locked, locked_within
 from plugin.vgpus.made import Made, Type, made_file, read_made
 from program.errors import Refusal
-from tests.plugin.binding.test_nvml import tells
 from tests.plugin.broken_files import BREAKS, OF_ANOTHER_BOOT, OF_NO_BOOT, REASONS, break_file
+from tests.plugin.test_nvml import tells
 from tests.processes import FIXTURES, ROOT
 
 #: As version 0.1.0 writes them.

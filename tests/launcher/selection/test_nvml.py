@@ -12,10 +12,10 @@ from launcher.selection.fit import as_text, fit_of
 from launcher.selection.nvml import refuse_unknown_ids
 from pci.address import PCIAddress
 from pci.host import Function
-from plugin.binding.nvml import UNKNOWN, Identity
 from plugin.cards.config import Serve
 from plugin.cards.inventory import Device
 from plugin.dra.slices import attributes
+from plugin.nvml import UNKNOWN, Identity
 from program.errors import Nonsense, UserError
 from tests.conftest import Command
 from tests.launcher.selection.hami import entries

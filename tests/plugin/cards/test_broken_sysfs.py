@@ -17,10 +17,10 @@ from pci.sysfs.details import is_off_the_bus
 from pci.sysfs.functions import DEVICES, EGMS, FILES, IOMMU_GROUPS, LINKS, MDEVS, read_host
 from plugin.allocation import pick
 from plugin.cards.config import Config, Groups, Rule
-from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
+from plugin.changes.users import Assignment
 from program.errors import ProgramError
 from tests.breaking import Break, breaks, broken
 from tests.compose import RTX_3090, Function, bridge, card, compose
@@ -137,7 +137,7 @@ def test_whatever_is_broken_the_healthy_rest_is_offered(
         snapshot = snapshot_of(host, pci_ids, config, nodes=nodes)
         assert (HEALTHY, True, 0) in snapshot.listing(RESOURCE)
         assert [device.id for device in pick(snapshot, [HEALTHY])] == [HEALTHY]
-        assert HEALTHY not in holders(inventory, assigned)
+        assert HEALTHY not in snapshot_of(host, pci_ids, config, assignments=frozenset(assigned)).holders
         for resource in inventory.listed:
             for device_id, healthy, _ in snapshot.listing(resource):
                 try:

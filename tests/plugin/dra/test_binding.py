@@ -24,9 +24,9 @@ from plugin.dra.work import StillAtWork
 from plugin.watch.watch import Durations
 from tests.conftest import Machine
 from tests.kernel import Kernel, answering, bind, make_nodes, part, process
-from tests.plugin.binding.test_nvml import UUID, tells
 from tests.plugin.daemon import processes
 from tests.plugin.dra.cluster import Cluster, running_cluster, wait_until
+from tests.plugin.test_nvml import UUID, tells
 from tests.processes import kill_all
 
 FIRST, SECOND = "pci-0000-01-00-0", "pci-0000-e1-00-0"

@@ -16,10 +16,10 @@ from pci.sysfs.vgpus import read_card
 from plugin.binding.moves import Write
 from plugin.binding.rebind import Failed, Roots
 from plugin.cards.config import Config, Serve
-from plugin.cards.holders import Assignment
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import plain
+from plugin.changes.users import NOBODY, Assignment
 from plugin.dra.binder import Binder
 from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
@@ -73,7 +73,7 @@ class InProcess(Binder):
         def users() -> dict[str, str]:
             ours = made.read()
             assert ours is not None
-            return dict(look(kernel.sys, config, ours, kernel.processes, {}).users)
+            return dict(look(kernel.sys, config, ours, kernel.processes, lambda _: NOBODY).users)
 
         def write(one: Write) -> None:
             self.between()

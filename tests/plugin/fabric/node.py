@@ -7,8 +7,8 @@ from typing import Any
 
 from pci.viability import Hindrance
 from plugin.cards.config import Fabric
-from plugin.cards.holders import Assignment, CannotAsk, Listed
 from plugin.cards.inventory import Device
+from plugin.changes.users import Assignment, CannotAsk, Listed
 from plugin.fabric.ownership import Partitions
 from plugin.fabric.status import FabricStatus
 from tests.fabric.standin import SOCKET, Manager

@@ -1,18 +1,20 @@
 """`gpu-plugin vgpus` on a tree of tests.vgpu_kernel, without a process for each read and write."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import ParamSpec
 from uuid import UUID
 
+from pci.host import Host
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card, read_quotas
 from plugin.cards.config import Config, Serve
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule
+from plugin.changes.users import Assignment, Listed, Users, users
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.state_files import StateFile, boot_id
 from plugin.vgpus.apply import apply
@@ -64,7 +66,7 @@ class Node(Kernel):
 
     def claim(self, name: str) -> None:
         """The DRA driver prepares a claim for what has this name."""
-        self.claims[name] = f"claim default/{name}"
+        self.claims[name] = f"ResourceClaim default/{name}"
         self._prepare()
 
     def unclaim(self, name: str) -> None:
@@ -79,13 +81,15 @@ class Node(Kernel):
             }
         )
 
-    def holders(self) -> Mapping[str, str]:
+    def users(self, host: Host) -> Users:
         """Who has what by the kubelet's list and the DRA driver's file."""
+        pods = {**self.gone, **self.pods}
+        assignments = frozenset(Assignment(pod, "nvidia.com/vgpu", name) for name, pod in pods.items())
         prepared = claimed(Checkpoint(self._claims, boot_id(self.proc)).read())
-        return {**self.gone, **self.pods, **{name: f"claim {claim}" for name, claim in prepared.items()}}
+        return users(host, Listed(assignments=assignments), prepared)
 
     def survey(self) -> Survey:
-        return look(self.sys, self.config, self.made, self.processes, self.holders())
+        return look(self.sys, self.config, self.made, self.processes, self.users)
 
     def inventory(self, pci_ids: PCIIDs) -> Inventory:
         """What the plugin offers of the node."""

@@ -336,7 +336,7 @@ def test_what_is_in_use_stays_whoever_says_so(node: Node, user: str) -> None:
         node.guests[first] = "qemu-system-x86 (pid 812)"
     else:
         device_id = {"pod": first, "group": group, "peer": XE.address}[user]
-        node.pods[device_id] = "pod default/vm"
+        node.pods[device_id] = "default/vm"
     if user == "peer":
         link = node.sys / DEVICES / XE.address / "iommu_group"
         link.unlink()

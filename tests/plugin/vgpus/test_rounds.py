@@ -101,7 +101,7 @@ class Rounds:
         name = self.chance.choice(free)
         self.what[name] = self.all_things[name]
         if self.chance.random() < 0.5:
-            self.node.pods[name] = "pod default/vm"
+            self.node.pods[name] = "default/vm"
         else:
             self.node.claim(name)
         self.seen["given out"] += 1

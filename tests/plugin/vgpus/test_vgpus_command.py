@@ -105,13 +105,24 @@ def test_who_has_what_is_asked_of_the_kubelet_which_has_to_answer(program: Progr
     assert len(program.node.types(CARD)) == 1
 
 
+def test_nobody_is_told_to_end_a_pod_whose_number_may_be_anything(program: Program, kubelet: Kubelet) -> None:
+    program.node.wants(VGPURule(device="10de:26b9", types={"L40S-24Q": 1}))
+    program.node.apply()
+    function = program.node.sys / "bus/pci/devices" / CARD.function(1)
+    kubelet.tells_ids = False
+    kubelet.give("ml/training-0", "rdma/hca", [(function / "iommu_group").readlink().name])
+    _, error, code = program("apply", "--undo", "--pod-resources", str(kubelet.pod_resources))
+    assert error.endswith("is in use by pod ml/training-0, perhaps; apply again when that has ended\n")
+    assert (code, len(program.node.types(CARD))) == (1, 1)
+
+
 def test_a_vgpu_of_a_claim_stays_and_without_the_drivers_directory_nothing_is_done(program: Program) -> None:
     program.node.wants(VGPURule(device="10de:26b9", types={"L40S-24Q": 1}))
     program.node.apply()
     program.node.claim(CARD.function(1))
     directory = Path(program.dra_state[1])
     _, error, code = program("apply", "--undo")
-    assert "and is in use by claim default/" in error
+    assert "and is in use by ResourceClaim default/" in error
     for place, says in (
         ((), "is there without --dra-state: a vGPU of a claim would be taken away; name where the DRA driver"),
         (("--dra-state", directory / "typo"), "typo: is no directory; name one that is there, or leave it out"),

@@ -9,8 +9,8 @@ import pytest
 
 from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
-from plugin.binding.processes import Processes, number_of, read_processes
-from plugin.binding.uses import Use, uses
+from plugin.changes.processes import Processes, number_of, read_processes
+from plugin.changes.uses import Use, uses
 from program.problem import Problem
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.kernel import STAND_INS, device, part, process, vfio_group

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from plugin.binding.nvml import read_information
+from plugin.nvml import read_information
 from program.errors import Refusal
 from program.problem import Problem
 

@@ -10,10 +10,10 @@ import pytest
 from pci.address import PCIAddress
 from pci.host import Function
 from pci.sysfs.functions import read_host
-from plugin.binding.nvml import Identities, Identity, keep, read_identities, read_information
 from plugin.cards.config import Bind, Config, Serve
 from plugin.cards.names import PCIIDs
 from plugin.dra.slices import device_of
+from plugin.nvml import Identities, Identity, keep, read_identities, read_information
 from tests.conftest import Command
 from tests.kernel import bind
 from tests.plugin.binding.node import GPU, Node, rtx

@@ -12,7 +12,7 @@ from pci.functions import is_vfio_driver
 from pci.host import Function
 from pci.sysfs.attribute import names, text
 from pci.sysfs.parts import Part, read_parts
-from plugin.binding.processes import DeviceNumber, Processes, number_of
+from plugin.changes.processes import DeviceNumber, Processes, number_of
 from program.problem import listed
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h

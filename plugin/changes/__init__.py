@@ -1,0 +1,2 @@
+"""What is asked before anything of the node is changed: who was given a device (`users`), and what the node's
+`processes` have open or mounted of it (`uses`)."""
