@@ -276,9 +276,9 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
         """What is healthy of each plugin that is registered, the `neighbours`, and else what pods have."""
         if not self.tells_ids:
             context.abort(grpc.StatusCode.UNKNOWN, "Pod Resources API GetAllocatableResources disabled")
-        resources: dict[str, Iterable[str]] = {
-            resource: ids for has in self.pods.values() for resource, ids in has.items()
-        }
+        resources: dict[str, Iterable[str]] = {}
+        for has in self.pods.values():
+            resources |= {resource: {*ids, *resources.get(resource, ())} for resource, ids in has.items()}
         resources |= {**{resource: self.healthy(resource) for resource in [*self.endpoints]}, **self.neighbours}
         devices = [pods_api.ContainerDevices(resource_name=name, device_ids=ids) for name, ids in resources.items()]
         return pods_api.AllocatableResourcesResponse(devices=devices)

@@ -131,19 +131,22 @@ def _passing_reason(survey: Survey, card: Card) -> Hindrance | None:
 
 
 def in_use(survey: Survey, card: Card, functions: Iterable[Function], *, passing: bool) -> Hindrance | None:
-    """Return what uses these functions of the card: with `passing` the processes, else what makes it the node's own."""
+    """Return what uses these functions of the card: with `passing` the processes, else what makes it the node's own, a
+    pod's or a claim's."""
     uses: dict[str, PCIAddress] = {}
+    is_certain = False
     for function in sorted(functions, key=lambda function: function.address):
         for use in survey.uses[function.address]:
             if use.passing is passing:
                 uses.setdefault(use.what, function.address)  # a group is open for all its functions
+                is_certain |= use.is_certain
     if not uses:
         return None
     users = (
         f"{_it(address, card)} is in use: {', '.join(what for what in uses if uses[what] == address)}"
         for address in dict.fromkeys(uses.values())
     )
-    return Hindrance(", and ".join(users), "end that first")
+    return Hindrance(", and ".join(users), "end that first" if is_certain else "wait until that has ended")
 
 
 def former_drivers_unknown(survey: Survey) -> Hindrance | None:

@@ -94,8 +94,8 @@ def plan_bind(survey: Survey, cards: Iterable[Card], *, config: Config = _AS_IT_
 
 def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:
     """Plan to give back the functions of these cards that vfio has: to their former drivers, or, if not remembered, to
-    the kernel's choice. Refusal if a guest has a card, its former driver is not loaded any more, or the file of former
-    drivers cannot be read."""
+    the kernel's choice. Refusal if a guest, a pod or a claim has a card, its former driver is not loaded any more, or
+    the file of former drivers cannot be read."""
     moves: list[Move] = []
     refused: dict[PCIAddress, Hindrance] = {}
     for card in sorted(cards, key=lambda card: card[0].address):
@@ -103,6 +103,7 @@ def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:
         bound.reverse()
         reason = (
             (former_drivers_unknown(survey) if bound else None)
+            or in_use(survey, card, bound, passing=False)
             or in_use(survey, card, bound, passing=True)
             or former_driver_gone(survey, card, bound)
         )

@@ -25,7 +25,8 @@ from plugin.binding.plan import NotRebound, Plan, named_cards
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
 from plugin.changes.processes import Processes, read_processes, refuse_unseen
-from plugin.changes.uses import uses
+from plugin.changes.users import NOBODY, Users
+from plugin.changes.uses import given_to, uses
 from plugin.state_files import Broken, boot_id
 from plugin.sysfs_child import ask, read_or_refused
 from program.child import Late, NoAnswer, forked, let_go_of_standard_files
@@ -43,6 +44,8 @@ _LOOK_EVERY = 0.05
 #: Chooses cards, and decides what is to become of them.
 Choose = Callable[[Host], tuple[Card, ...]]
 Decide = Callable[[Survey, tuple[Card, ...]], Plan]
+#: Says who was given the host's devices; Refusal if that is not known.
+Given = Callable[[Host], Users]
 #: Does one write; OSError if the kernel refuses it, Late if it does not return.
 Writer = Callable[[Write], None]
 
@@ -74,11 +77,11 @@ class Failed(Exception):
         self.hangs = hangs
 
 
-def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
-    """Read what a plan for these cards is made from; Refusal if that fails."""
+def look(roots: Roots, host: Host, cards: Iterable[Card], given: Users = NOBODY) -> Survey:
+    """Read what a plan for these cards is made from; Refusal if that fails. `given`: who was given a device."""
     with read_or_refused(roots.sys):
         processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
-        return _survey(roots, host, cards, processes, aliases, _former(roots))
+        return _survey(roots, host, cards, processes, aliases, _former(roots), given)
 
 
 def _former(roots: Roots) -> tuple[Mapping[PCIAddress, Former], Problem | None]:
@@ -126,13 +129,20 @@ def _survey(
     processes: Processes,
     aliases: Sequence[Alias],
     former: tuple[Mapping[PCIAddress, Former], Problem | None],
+    given: Users = NOBODY,
 ) -> Survey:
     known, trouble = former
     functions = [function for card in cards for function in card]
     return Survey(
         host=host,
         details={function.address: read_details(roots.sys, function.address) for function in functions},
-        uses={function.address: uses(roots.sys, roots.dev, processes, function) for function in functions},
+        uses={
+            function.address: (
+                *given_to(given, function.address),
+                *uses(roots.sys, roots.dev, processes, function),
+            )
+            for function in functions
+        },
         modules={function.address: best_module(function, aliases) for function in functions},
         drivers=frozenset(names(roots.sys, _DRIVERS))
         | {function.driver for function in host.functions.values() if function.driver is not None},
@@ -142,11 +152,17 @@ def _survey(
     )
 
 
-def rebind(roots: Roots, choose: Choose, decide: Decide, before: Callable[[Plan], None] = lambda plan: None) -> Plan:
+def rebind(
+    roots: Roots,
+    choose: Choose,
+    decide: Decide,
+    given: Given = lambda _: NOBODY,
+    before: Callable[[Plan], None] = lambda plan: None,
+) -> Plan:
     """Choose cards, decide on a plan for them and carry it out, while other binders of this node are kept out; return
     the plan. `before` is called just before the first write. Refusal if that fails."""
     with locked(roots.state):
-        plan, survey = planned(roots, choose, decide)
+        plan, survey = planned(roots, choose, decide, given)
         if plan.moves:
             refuse_unseen(survey.unseen)
         before(plan)
@@ -156,12 +172,12 @@ def rebind(roots: Roots, choose: Choose, decide: Decide, before: Callable[[Plan]
     return plan
 
 
-def planned(roots: Roots, choose: Choose, decide: Decide) -> tuple[Plan, Survey]:
+def planned(roots: Roots, choose: Choose, decide: Decide, given: Given) -> tuple[Plan, Survey]:
     """Return the plan for the chosen cards, and what it was made from."""
     host, _ = ask(read_host, roots.sys)
-    cards = choose(host)
+    cards, users = choose(host), given(host)
     # Details and parts of a function take its driver's lock.
-    survey, _ = ask(lambda _: look(roots, host, cards), roots.sys)
+    survey, _ = ask(lambda _: look(roots, host, cards, users), roots.sys)
     return decide(survey, cards), survey
 
 

@@ -77,13 +77,12 @@ class Users:
         holders = dict.fromkeys(holder for name in names for holder in self.pods.get(name, ()))
         return tuple(sorted(holders, key=_certain_first))
 
-    def of(self, names: Iterable[Name]) -> tuple[str, ...]:
-        """Return all users of these in words, each once: `pod vms/a`, `ResourceClaim vms/gpu`; none if nobody was given
-        one of them."""
+    def of(self, names: Iterable[Name]) -> Mapping[str, bool]:
+        """Return all users of these in words, `pod vms/a`, `ResourceClaim vms/gpu`, and whether each is certain; none
+        if nobody was given one of them."""
         names = tuple(names)
-        pods = map(str, self.holders(names))
-        claims = (f"ResourceClaim {claim}" for name in names for claim in self.claims.get(name, ()))
-        return tuple(dict.fromkeys((*pods, *claims)))
+        pods = {str(holder): holder.is_certain for holder in self.holders(names)}
+        return pods | {f"ResourceClaim {claim}": True for name in names for claim in self.claims.get(name, ())}
 
 
 #: Nobody was given a device.

@@ -1,4 +1,4 @@
-"""The uses of a function: which parts of it in sysfs are open, mounted, up or in a guest."""
+"""The uses of a function: which parts of it in sysfs are open, mounted, up or in a guest, and whom it was given to."""
 
 import errno
 import os
@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pci.address import PCIAddress
 from pci.functions import is_vfio_driver
 from pci.host import Function
 from pci.sysfs.attribute import names, text
 from pci.sysfs.parts import Part, read_parts
 from plugin.changes.processes import DeviceNumber, Processes, number_of
+from plugin.changes.users import Users
 from program.problem import listed
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h
@@ -24,10 +26,18 @@ _NAMED = 3  # processes that have one file open
 @dataclass(frozen=True, slots=True)
 class Use:
     """A use of a function, in words. `passing`: by a process, which can be stopped. Any other use makes the function
-    the node's own: its console, its disk, its network."""
+    the node's own (its console, its disk, its network), or a pod's or a claim's that it was given to. `is_certain` is
+    False if it may be no use of this function."""
 
     what: str
     passing: bool
+    is_certain: bool = True
+
+
+def given_to(given: Users, address: PCIAddress) -> tuple[Use, ...]:
+    """Return the use of a function by each pod and claim that it was given to."""
+    users = given.of([address])
+    return tuple(Use(f"given to {user}", passing=False, is_certain=users[user]) for user in users)
 
 
 def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tuple[Use, ...]:

@@ -1,10 +1,11 @@
 """`gpu-plugin bind` and `gpu-plugin unbind`."""
 
+import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -20,24 +21,30 @@ from plugin.binding.plan import (
     plan_bind,
     plan_unbind,
 )
-from plugin.binding.rebind import Roots, planned, rebind
+from plugin.binding.rebind import Given, Roots, planned, rebind
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
+from plugin.cards.inventory import take_inventory
+from plugin.cards.names import PCI_IDS, read_pci_ids
+from plugin.changes.users import Listed, Users, users
+from plugin.commands.users import UsersFlags
 from plugin.config_file import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
-from plugin.flags import STATE, StateDirectory, words
+from plugin.flags import PCIIDsFile, words
 from plugin.sysfs_child import ask
 from program.child import NoAnswer, output
 from program.errors import Refusal, UserError
 from program.output import print_text
 from program.problem import one_line
 
+T = TypeVar("T")
+
 _IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes every card first
 
 
 @dataclass(frozen=True, kw_only=True)
-class BindFlags:
-    """The cards, and the places of sysfs, the config and the state."""
+class BindFlags(UsersFlags):
+    """The cards, the config, and where to look for the cards' users."""
 
     addresses: Annotated[
         list[str] | None,
@@ -58,11 +65,6 @@ class BindFlags:
             help="What --all means beyond NVIDIA, AMD and Intel GPUs, and what bind sets by its rules (YAML)."
         ),
     ] = None
-    sysfs: Annotated[
-        Path,
-        typer.Option(help="The directory that stands for /sys; its neighbours for /proc, /dev and /lib/modules."),
-    ] = Path("/sys")
-    state: StateDirectory = STATE
 
 
 def bind(
@@ -75,27 +77,59 @@ def bind(
             "nvidia-smi'.",
         ),
     ] = "nvidia-smi",
+    pci_ids: PCIIDsFile = PCI_IDS,
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
 
     def plan(survey: Survey, cards: tuple[Card, ...], config: Config) -> Plan:
         return plan_bind(survey, cards, config=config, skip=flags.every)
 
-    _rebind(flags, cards_to_bind, plan, nvidia_smi)
+    def given(host: Host) -> Users:
+        # A card that a guest has is on vfio, and stays there: what cannot be asked keeps no node from its start.
+        listed = _or_warned("which pods have what is not known", flags.listed, Listed())
+        nothing: Mapping[str, str] = {}
+        claims = _or_warned("which claims have what is not known", flags.claimed, nothing)
+        return users(host, _of_others(host, listed, config_of(flags.config), pci_ids), claims)
+
+    _rebind(flags, cards_to_bind, plan, given, nvidia_smi)
 
 
 def unbind(flags: BindFlags) -> None:
     """Give cards back to the drivers that they had before."""
-    _rebind(flags, offered_cards, lambda survey, cards, _: plan_unbind(survey, cards))
+
+    def given(host: Host) -> Users:
+        return users(host, flags.listed(), flags.claimed())
+
+    _rebind(flags, offered_cards, lambda survey, cards, _: plan_unbind(survey, cards), given)
+
+
+def _or_warned(unknown: str, ask_for: Callable[[], T], otherwise: T) -> T:
+    try:
+        return ask_for()
+    except Refusal as error:
+        _warn(f"{unknown}: {error}")
+        return otherwise
+
+
+def _of_others(host: Host, listed: Listed, config: Config, pci_ids: Path) -> Listed:
+    """Return the list without the devices that pods have from gpu-plugin: for a guest, which needs them on vfio. After
+    a boot the kubelet may list pods from before, and none of them would ever start or end."""
+    if not listed.assignments or not os.path.exists(pci_ids):  # noqa: PTH110 (it may raise)
+        return listed
+    inventory = take_inventory(host, config, read_pci_ids(pci_ids))
+    ours = {(device.resource, device.id) for device in inventory.devices}
+    others = (each for each in listed.assignments if (each.resource, each.device_id) not in ours)
+    return replace(listed, assignments=frozenset(others))
 
 
 def _rebind(
     flags: BindFlags,
     all_cards: Callable[[Host, Config], tuple[Card, ...]],
     plan: Callable[[Survey, tuple[Card, ...], Config], Plan],
+    given: Given,
     nvidia_smi: str = "",
 ) -> None:
-    addresses, every, sysfs, state = flags.addresses or [], flags.every, flags.sysfs, flags.state
+    addresses, every, state = flags.addresses or [], flags.every, flags.state
     if every == bool(addresses):
         wrong = "are both there" if every else "are both missing"
         raise UserError("ADDRESS and --all", wrong, "expected one: any function of each card, or all on offer")
@@ -105,7 +139,7 @@ def _rebind(
         raise UserError("ADDRESS", error.wrong, error.fix) from error
     command = words("--nvidia-smi", nvidia_smi)
     rules = config_of(flags.config)
-    roots = Roots.beside(sysfs, state)
+    roots = flags.roots
 
     def choose(host: Host) -> tuple[Card, ...]:
         return all_cards(host, rules) if every else named_cards(host, named)
@@ -126,14 +160,14 @@ def _rebind(
             _use(unknown, command)
 
     if flags.dry_run:
-        decided, survey = planned(roots, choose, decide)
+        decided, survey = planned(roots, choose, decide, given)
         if survey.unseen is not None:
             _warn(f"who uses the cards was not wholly seen: {survey.unseen}")
         for move in decided.moves:
             for write in move.writes:
                 print_text(f"{write}\n")
         return
-    decided = rebind(roots, choose, decide, before)
+    decided = rebind(roots, choose, decide, given, before)
     for move in decided.moves:
         target = "as the kernel chose" if move.target is None else move.target.driver or "no driver"
         print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {target}\n")

@@ -1,10 +1,8 @@
 """`gpu-plugin vgpus`: cuts cards into vGPUs and virtual functions as the config says."""
 
-import asyncio
-import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from enum import StrEnum
@@ -22,10 +20,10 @@ from plugin.binding.former_drivers import locked
 from plugin.binding.rebind import Failed, sysfs_writer
 from plugin.cards.config import Config
 from plugin.changes.processes import read_processes, refuse_unseen
-from plugin.changes.users import Listed, users
+from plugin.changes.users import users
+from plugin.commands.users import UsersFlags
 from plugin.config_file import config_of
-from plugin.dra.checkpoint import Checkpoint, claimed
-from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory, require_directory, words
+from plugin.flags import words
 from plugin.state_files import Broken, boot_id
 from plugin.sysfs_child import ask
 from plugin.vgpus.apply import apply
@@ -35,14 +33,12 @@ from plugin.vgpus.plan import Step, plan
 from plugin.vgpus.steps import World
 from plugin.vgpus.survey import Survey, look
 from plugin.vgpus.vgpu_configs import rules_of
-from program.child import NoAnswer, forked, output
+from program.child import NoAnswer, output
 from program.errors import Refusal, UserError
 from program.output import print_text
 from program.problem import one_line
 
 _PROGRAM_WITHIN = 120.0  # seconds; sriov-manage unbinds the card and binds it again
-_KUBELET_WITHIN = 20.0
-_SYS = Path("/sys")
 
 
 class Action(StrEnum):
@@ -50,6 +46,7 @@ class Action(StrEnum):
 
 
 def vgpus(
+    flags: UsersFlags,
     action: Annotated[
         Action | None, typer.Argument(metavar="apply", help="Make what the config asks for.", show_default=False)
     ] = None,
@@ -76,23 +73,13 @@ def vgpus(
     nvidia_smi: Annotated[
         str, typer.Option(metavar="COMMAND", help="The driver's nvidia-smi; elsewhere: 'chroot DIR nvidia-smi'.")
     ] = "nvidia-smi",
-    sysfs: Annotated[
-        Path, typer.Option(help="The directory that stands for /sys; its neighbours for /proc and /dev.")
-    ] = _SYS,
-    pod_resources: Annotated[
-        Path | None,
-        typer.Option(help="The kubelet's pod resources socket.  [default: the kubelet's, none with --sysfs]"),
-    ] = None,
-    dra_state: Annotated[
-        Path | None,
-        typer.Option(help=f"Where the DRA driver keeps its claims.  [default: {DRA_STATE}, none with --sysfs]"),
-    ] = None,
-    state: StateDirectory = STATE,
 ) -> None:
     """Show what cards are cut into; with `apply`, cut them into vGPUs and virtual functions as the config says.
 
     Nothing that is in use or that somebody else made is touched.
     """
+    roots = flags.roots
+    sysfs, proc, state = roots.sys, roots.proc, roots.state
     script, smi = words("--sriov-manage", sriov_manage), words("--nvidia-smi", nvidia_smi)
     rules = config_of(config)
     if vgpu_configs is not None:
@@ -102,15 +89,10 @@ def vgpus(
         raise UserError("--vgpu-config", "is there without --vgpu-configs", "expected both, or none")
     if undo:
         rules = replace(rules, vgpus=())
-    is_this_node = sysfs == _SYS
-    sockets = pod_resources or (POD_RESOURCES if is_this_node and os.path.exists(POD_RESOURCES) else None)  # noqa: PTH110
-    require_directory("--dra-state", dra_state)
-    if action is not None and not dry_run and not (is_this_node or dra_state):
+    if action is not None and not dry_run and not (flags.is_this_node or flags.dra_state):
         wrong, fix = "is there without --dra-state", "name where the DRA driver of that node keeps its claims"
         raise UserError(f"--sysfs {sysfs}", f"{wrong}: a vGPU of a claim would be taken away", fix)
-    proc = sysfs.absolute().parent / "proc"
     boot = boot_id(proc)
-    checkpoint = Checkpoint(dra_state or DRA_STATE, boot) if is_this_node or dra_state else None
     try:
         read_made(state, boot)
     except Broken as error:
@@ -119,14 +101,14 @@ def vgpus(
         _warn(f"no card is cut: {error}")  # the node's other cards are served
         return
     try:
-        _claimed(checkpoint)
+        flags.claimed()
         knows_claims = True
     except Broken as error:
         _warn(f"which claims have what is not known, and nothing is taken away: {error}")
         knows_claims = False
 
     def survey(config: Config, *, every: bool = False) -> Survey:
-        listed, claims = _listed(sockets), _claimed(checkpoint) if knows_claims else {}
+        listed, claims = flags.listed(), flags.claimed() if knows_claims else {}
         made, processes = read_made(state, boot), partial(read_processes, proc)
         given = partial(users, listed=listed, claimed=claims)
         seen: Survey = ask(look, sysfs, config, made, processes, given, every=every)[0]
@@ -183,24 +165,6 @@ def call(command: Sequence[str], flag: str) -> None:
     if done.returncode:
         last = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
         raise Failed(program, f"ends with {done.returncode}{''.join(f': {line}' for line in last)}", fix)
-
-
-def _listed(socket: Path | None) -> Listed:
-    """Return what the kubelet has given out; Refusal if it does not answer."""
-    if socket is None:
-        return Listed()
-    # In a child: grpc has threads, and a process with threads must not fork.
-    return forked(f"the kubelet at {socket}", partial(_pods, socket), within=_KUBELET_WITHIN).answer()
-
-
-def _pods(socket: Path) -> Listed:
-    from plugin.watch import podresources
-
-    return asyncio.run(podresources.list_pods(socket, at_most=_KUBELET_WITHIN / 2))
-
-
-def _claimed(checkpoint: Checkpoint | None) -> Mapping[str, str]:
-    return {} if checkpoint is None else claimed(checkpoint.read())
 
 
 def _print(card: PCIAddress, step: Step) -> None:

@@ -87,7 +87,7 @@ def _users(sys: Path, cards: Iterable[CutCard], processes: Processes, given: Use
         things += [(mdev.uuid, f"{MDEVS}/{mdev.uuid}", mdev.iommu_group) for mdev in card.mdevs]
         for name, entry, group in things:
             openers = [opener for number in _numbers(sys, entry, group) for opener in processes.openers.get(number, ())]
-            if who := given.of([name]) or tuple(dict.fromkeys(openers)):
+            if who := tuple(given.of([name]) or dict.fromkeys(openers)):
                 yield str(name), listed(who, _NAMED)
 
 

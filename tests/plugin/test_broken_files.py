@@ -12,6 +12,7 @@ from plugin.cards.claimable import claimable_cards
 from plugin.cards.config import Bind, Config, Fabric, Rule, Serve
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
+from plugin.commands.users import UsersFlags
 from plugin.commands.vgpus import Action, vgpus
 from plugin.dra.slices import claimable
 from plugin.fabric.modules import keep, read_module_ids
@@ -64,8 +65,8 @@ class Cut:
     def apply(self, *rules: object, undo: bool = False) -> None:
         """Call the init container's command; its error is what it ends with."""
         self.config.write_text(yaml.safe_dump({"vgpus": [*rules]}))
-        vgpus(Action.APPLY, config=self.config, sysfs=self.node.sys, state=self.node.state,
-              dra_state=self.dra_state, undo=undo)  # fmt: skip
+        places = UsersFlags(sysfs=self.node.sys, state=self.node.state, dra_state=self.dra_state)
+        vgpus(places, Action.APPLY, config=self.config, undo=undo)
 
     def seen(self, pci_ids: PCIIDs) -> Snapshot:
         return look_at(self.node.sys, pci_ids, proc=self.node.proc, state=self.node.state)

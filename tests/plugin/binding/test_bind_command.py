@@ -5,10 +5,14 @@ from pathlib import Path
 import pytest
 
 from pci.sysfs.functions import read_host
+from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
+from plugin.state_files import boot_id
 from tests.compose import SYSFS
 from tests.conftest import Command, Machine
 from tests.kernel import bind, load, process, vfio_group
+from tests.kubelet import Kubelet
 from tests.plugin.binding.node import BOUND, DAILY, GPU, Node, lines, rtx
+from tests.processes import FIXTURES
 
 
 @pytest.fixture
@@ -114,6 +118,101 @@ def test_a_card_in_use_is_one_line_and_exit_code_1(gpu_plugin: Command, node: No
         "end that first\n"
     )
     assert (result.stdout, result.returncode) == ("", 1)
+
+
+KUBEVIRT = "devices.kubevirt.io/rtx"
+OTHERS = "example.com/gpu"
+
+
+class Given:
+    """The flags that say who was given the node's devices, by its kubelet and the DRA driver's file."""
+
+    def __init__(self, node: Node, kubelet: Kubelet, root: Path) -> None:
+        self.flags: list[str | Path] = ["--sysfs", node.sys, "--state", node.roots.state]
+        self.flags += ["--pod-resources", kubelet.pod_resources, "--dra-state", root / "dra"]
+        (root / "dra").mkdir()
+        self.checkpoint = Checkpoint(root / "dra", boot_id(node.proc))
+
+    def claim(self, device_id: str) -> None:
+        self.checkpoint.write({"1": Prepared("vms", "gpu", True, (PreparedDevice("gpu", "pci", device_id),))})
+
+
+@pytest.fixture
+def given(node: Node, kubelet: Kubelet, tmp_path: Path) -> Given:
+    return Given(node, kubelet, tmp_path)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("resource", "device_id"),
+    [("nvidia.com/TU106_GEFORCE_RTX_2060_REV__A", GPU), (OTHERS, "0000:01:00.1"), (KUBEVIRT, "1")],
+)
+def test_a_card_that_a_pod_was_given_is_not_given_back_though_no_process_has_it_open(
+    gpu_plugin: Command, node: Node, kubelet: Kubelet, given: Given, resource: str, device_id: str, dry_run: bool
+) -> None:
+    node.carry_out(node.to_bind(GPU))
+    kubelet.give("vms/vm-a", resource, [device_id])
+    result = gpu_plugin("unbind", GPU, *given.flags, *["--dry-run"][: int(dry_run)])
+    assert result.stderr == f"gpu-plugin: cannot unbind {GPU}: it is in use: given to pod vms/vm-a; end that first\n"
+    assert (result.stdout, result.returncode) == ("", 1)
+    kubelet.free("vms/vm-a")
+    assert gpu_plugin("unbind", GPU, *given.flags, "--dry-run").returncode == 0
+
+
+def test_a_card_that_a_claim_has_is_neither_given_back_nor_bound(gpu_plugin: Command, node: Node, given: Given) -> None:
+    given.claim(GPU)
+    words = f"{GPU}: it is in use: given to ResourceClaim vms/gpu; end that first\n"
+    assert gpu_plugin("bind", GPU, *given.flags).stderr == f"gpu-plugin: cannot bind {words}"
+    # As an init container: the node's other cards are served.
+    result = gpu_plugin("bind", "--all", *given.flags)
+    assert (result.stderr, result.returncode) == (f"gpu-plugin: skipped {words}", 0)
+    node.carry_out(node.to_bind(GPU))
+    assert gpu_plugin("unbind", "--all", *given.flags).stderr == f"gpu-plugin: cannot unbind {words}"
+
+
+def test_of_a_number_that_may_be_anything_nobody_is_told_to_end_a_pod(
+    gpu_plugin: Command, node: Node, kubelet: Kubelet, given: Given
+) -> None:
+    node.carry_out(node.to_bind(GPU))
+    kubelet.tells_ids = False
+    kubelet.give("ml/a", OTHERS, ["1"])
+    assert gpu_plugin("unbind", GPU, *given.flags).stderr == (
+        f"gpu-plugin: cannot unbind {GPU}: it is in use: given to pod ml/a, perhaps; wait until that has ended\n"
+    )
+
+
+def test_a_pod_of_another_plugin_keeps_its_card_from_vfio_and_one_of_ours_needs_it_there(
+    gpu_plugin: Command, node: Node, kubelet: Kubelet, given: Given
+) -> None:
+    flags = ("bind", "--all", "--dry-run", *given.flags, "--pci-ids", FIXTURES / "pci.ids")
+    kubelet.give("ml/a", OTHERS, [GPU])
+    result = gpu_plugin(*flags)
+    assert result.stderr == f"gpu-plugin: skipped {GPU}: it is in use: given to pod ml/a; end that first\n"
+    assert (result.stdout, result.returncode) == ("", 0)
+    kubelet.free("ml/a")
+    # From before a boot, after which the kubelet lists it until the plugin offers its device again.
+    kubelet.give("vms/before", "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A", [GPU])
+    result = gpu_plugin(*flags)
+    assert (result.stdout, result.stderr) == ("".join(f"{line}\n" for line in BOUND), "")
+
+
+def test_a_kubelet_that_does_not_answer_keeps_no_node_from_binding_but_keeps_its_cards(
+    gpu_plugin: Command, node: Node, kubelet: Kubelet, given: Given
+) -> None:
+    kubelet.stop()
+    (given.checkpoint.directory / "checkpoint.json").write_text("x")
+    result = gpu_plugin("bind", "--all", "--dry-run", *given.flags)
+    pods, claims = result.stderr.splitlines()
+    assert pods.startswith(f"gpu-plugin: which pods have what is not known: {kubelet.pod_resources}: ")
+    assert claims.startswith(f"gpu-plugin: which claims have what is not known: {given.checkpoint.directory}")
+    assert (result.stdout, result.returncode) == ("".join(f"{line}\n" for line in BOUND), 0)
+    node.carry_out(node.to_bind(GPU))
+    for _ in range(2):
+        result = gpu_plugin("unbind", "--all", *given.flags)
+        assert (result.stdout, result.returncode) == ("", 1)
+        kubelet.start()  # the file alone keeps the card, too
+    assert result.stderr.startswith(f"gpu-plugin: {given.checkpoint.directory}/checkpoint.json: ")
+    kubelet.stop()
 
 
 def test_a_write_that_the_kernel_refuses_is_named(gpu_plugin: Command, node: Node) -> None:

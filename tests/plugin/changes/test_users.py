@@ -142,8 +142,12 @@ def test_users_are_named_once_pods_before_claims_and_the_certain_first(machine: 
     lines = {Assignment("ml/b", RDMA, "11"), Assignment("vms/a", RESOURCE, FIRST)}
     of = users(read_host(machine("two-rtx-3090")), Listed(assignments=frozenset(lines)), {FIRST: "vms/gpu"}).of
     companion = PCIAddress.parse("0000:01:00.1")
-    assert of([companion, PCIAddress.parse(FIRST)]) == ("pod vms/a", "pod ml/b, perhaps", "ResourceClaim vms/gpu")
-    assert of([PCIAddress.parse(SECOND)]) == ()
+    assert of([companion, PCIAddress.parse(FIRST)]) == {
+        "pod vms/a": True,
+        "pod ml/b, perhaps": False,
+        "ResourceClaim vms/gpu": True,
+    }
+    assert of([PCIAddress.parse(SECOND)]) == {}
 
 
 @pytest.fixture
