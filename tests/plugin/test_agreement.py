@@ -5,8 +5,8 @@ import html
 import json
 import re
 import subprocess
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from plugin.cards.config import Config
 from plugin.cards.names import PCIIDs
+from plugin.cards.vgpu_rules import VGPURule
+from plugin.changes.users import Assignment, Listed
 from plugin.commands import doctor, inventory
 from plugin.commands.node import NodeFlags, node_now
 from plugin.config_file import read_config
@@ -34,19 +36,22 @@ from program.errors import ProgramError
 from tests.breaking import Break, breaks, broken
 from tests.compose import SYSFS, look_closely
 from tests.conftest import Command, Machine
-from tests.kernel import bind, make_nodes
-from tests.kubelet import Kubelet
+from tests.kernel import bind, load, make_nodes, part, process, vfio_group
+from tests.kubelet import Kubelet, running_kubelet
 from tests.pages import devices_on
 from tests.pictures import read_back, squeezed
 from tests.plugin.cards.test_broken_sysfs import breakable, write_machine
 from tests.plugin.reader import new_reader
+from tests.plugin.vgpus import node as vgpu_node
 from tests.processes import FIXTURES
+from tests.vgpu_kernel import Card
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 CONFIGS = ("{}", "serve: dra\nbind: when-claimed\n", "groups: together\nnoiommu: true\n")
 PCI_IDS = ("--pci-ids", FIXTURES / "pci.ids")
 GPU, SCREEN = "0000:01:00.0", "0000:00:02.0"
+ZERO = "1:5\n"  # the number of /dev/zero
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Node:
     dra_state: Path
     config: Path
     pci_ids: PCIIDs
+    listed: Listed | None = None
 
     def prepare(self, device_id: str) -> None:
         """Write down that a claim has the device, as the DRA driver does."""
@@ -80,7 +86,14 @@ class Node:
             state=self.state,
             dra_state=self.dra_state,
         )
-        return node_now(flags, self.pci_ids)
+        seen = node_now(flags, self.pci_ids)
+        return seen if self.listed is None else seen.with_pods(self.listed)
+
+    @property
+    def flags(self) -> list[str | Path]:
+        """What bind, unbind and vgpus are told of the node."""
+        flags: list[str | Path] = ["--sysfs", self.sys, "--proc", self.proc, "--state", self.state]
+        return [*flags, "--dra-state", self.dra_state, "--config", self.config]
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[Watch]:
@@ -105,6 +118,8 @@ class Node:
             watch = await Watch.begin(sources, asyncio.Event())
             claims = claimed(Checkpoint(self.dra_state, self.boot).read())
             watch.see(replace(watch.snapshot, claimed=claims))
+            if self.listed is not None:
+                watch.see(watch.snapshot.with_pods(self.listed))
             await _partitions(watch, None).reconcile()
             yield watch
 
@@ -142,10 +157,9 @@ def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
     metrics = {metric.name: metric.samples for metric in _Collector(watch).collect()}
     told = {sample.labels["device"]: sample.labels for sample in metrics["gpu_plugin_device"]}
     assert {device_id: labels["reason"] or None for device_id, labels in told.items()} == reasons
-    assert {
-        sample.labels["device"]: f"{sample.labels['namespace']}/{sample.labels['claim']}"
-        for sample in metrics["gpu_plugin_device_in_use"]
-    } == {device_id: claim for device_id, claim in claims.items() if claim is not None}
+    assert {sample.labels["device"]: _user(sample.labels) for sample in metrics["gpu_plugin_device_in_use"]} == {
+        device.id: user for device in snapshot.inventory.devices if (user := snapshot.user(device)) is not None
+    }
     drawn = read_back(picture(seen)).words
     shown = {each.id: each for each in devices_on(node_page(watch.snapshot).html)}
     assert {device_id: each.reason for device_id, each in shown.items()} == reasons
@@ -163,6 +177,11 @@ def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
         )
         if device in snapshot.inventory.published:
             assert ("taints" in device_of(snapshot, device, "node")) == (reasons[device.id] is not None)
+
+
+def _user(labels: Mapping[str, str]) -> str:
+    pod, claim, namespace = labels["pod"], labels["claim"], labels["namespace"]
+    return f"pod {namespace}/{pod}" if pod else f"ResourceClaim {namespace}/{claim}"
 
 
 @pytest.fixture
@@ -241,6 +260,108 @@ def test_all_agree_whatever_is_broken(node: Callable[..., Node], tmp_path: Path)
             assert_all_agree(this)
 
     agree()
+
+
+FOREIGN = "example.com/gpu"
+POD, CLAIM, PROCESS = "pod vms/vm-a", "ResourceClaim vms/gpu", "qemu (pid 812)"
+
+
+def listed(user: str, device_id: str) -> Listed:
+    """What the kubelet lists if this user has the device."""
+    pods = frozenset({Assignment("vms/vm-a", FOREIGN, device_id)}) if user == POD else frozenset()
+    return Listed(assignments=pods)
+
+
+@contextmanager
+def kubelet_that_lists(listed: Listed | None, directory: Path) -> Iterator[tuple[str | Path, ...]]:
+    """A kubelet for commands, and the flag that names it. This process forks no more: gRPC has threads in it."""
+    with running_kubelet(directory) as kubelet:
+        for each in () if listed is None else listed.assignments:
+            kubelet.give(each.pod, each.resource, [each.device_id])
+        yield "--pod-resources", kubelet.pod_resources
+
+
+@pytest.mark.parametrize("user", [POD, CLAIM])
+@pytest.mark.parametrize("serve", ["device-plugin", "dra"])
+def test_all_name_one_user_of_a_card_and_bind_and_unbind_refuse_it(
+    gpu_plugin: Command, node: Callable[..., Node], copied_machine: Machine, short_dir: Path, user: str, serve: str
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    load(sys, "vfio-pci")
+    this = node(sys, f"serve: {serve}\n")
+    if user == CLAIM:
+        this.prepare(GPU)
+    this = replace(this, listed=listed(user, GPU))
+    assert_all_agree(this)
+    seen = this.now()
+    assert {device.id: seen.user(device) for device in seen.inventory.offered}[GPU] == user
+    refusal = f"{GPU}: it is in use: given to {user}; end that first\n"
+    with kubelet_that_lists(this.listed, short_dir) as pods:
+        assert gpu_plugin("unbind", GPU, *this.flags, *pods).stderr == f"gpu-plugin: cannot unbind {refusal}"
+        for function in (GPU, GPU.replace(".0", ".1")):
+            bind(sys, function, "nouveau")
+        assert gpu_plugin("bind", GPU, *this.flags, *pods).stderr == f"gpu-plugin: cannot bind {refusal}"
+
+
+def test_a_process_is_named_alike_by_unbind_bind_and_why_no_claim_gets_the_card(
+    gpu_plugin: Command, node: Callable[..., Node], copied_machine: Machine
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    load(sys, "vfio-pci")
+    this = node(sys, "serve: dra\nbind: when-claimed\n")
+    vfio_group(sys, "11")
+    (sys / "class/vfio/11/dev").write_text(ZERO)
+    process(this.proc, 812, "qemu", "/dev/zero")
+    refusal = f"it is in use: /dev/vfio/11 is open in {PROCESS}; end that first"
+    assert gpu_plugin("unbind", GPU, *this.flags).stderr == f"gpu-plugin: cannot unbind {GPU}: {refusal}\n"
+    for function in (GPU, GPU.replace(".0", ".1")):
+        bind(sys, function, "nouveau")
+    part(sys, GPU, "drm/card0", "drm", "dri/card0", dev=ZERO)
+    refusal = refusal.replace("vfio/11", "dri/card0")
+    assert gpu_plugin("bind", GPU, *this.flags).stderr == f"gpu-plugin: cannot bind {GPU}: {refusal}\n"
+    assert_all_agree(this)
+    (reason,) = (this.now().reason(device) for device in this.now().inventory.offered if device.id == GPU)
+    assert f"{reason}" == f"cannot be bound to vfio: {refusal}"
+
+
+@pytest.mark.parametrize("user", [POD, CLAIM, PROCESS])
+def test_all_name_one_user_of_a_mediated_device_and_vgpus_takes_it_not_away(
+    gpu_plugin: Command, tmp_path: Path, pci_ids: PCIIDs, short_dir: Path, user: str
+) -> None:
+    card = Card(bus=0x81, id="10de:1eb8", possible=0, memory=16, mdevs={"nvidia-23": ("GRID T4-8Q", 8)})
+    cut = vgpu_node.Node(tmp_path, card)
+    cut.wants(VGPURule(vendor="10de", types={"T4-8Q": 1}))
+    cut.apply()
+    (uuid,) = cut.types(card)
+    for name in ("dra", "dev"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    config = tmp_path / "config.yaml"
+    config.write_text("{}")
+    this = Node(
+        sys=cut.sys,
+        dev=tmp_path / "dev",
+        proc=cut.proc,
+        state=cut.state,
+        dra_state=tmp_path / "dra",
+        config=config,
+        pci_ids=pci_ids,
+        listed=listed(user, uuid),
+    )
+    if user == CLAIM:
+        this.prepare(uuid)
+    elif user == PROCESS:
+        group = (cut.sys / "bus/mdev/devices" / uuid / "iommu_group").readlink().name
+        (cut.sys / "class/vfio" / group / "dev").write_text(ZERO)
+        process(cut.proc, 812, "qemu", "/dev/zero")
+    assert_all_agree(this)
+    if user != PROCESS:
+        seen = this.now()
+        assert [seen.user(device) for device in seen.inventory.devices if device.id == uuid] == [user]
+    words = f"in use by {user}"
+    with kubelet_that_lists(this.listed, short_dir) as pods:
+        assert f"{uuid}: T4-8Q, made by gpu-plugin, {words}\n" in gpu_plugin("vgpus", *this.flags, *pods).stdout
+        assert words in gpu_plugin("vgpus", "apply", "--undo", *this.flags, *pods).stderr
+    assert set(cut.types(card)) == {uuid}
 
 
 def test_the_boot_vga_is_bound_for_no_claim_and_everybody_says_so(
