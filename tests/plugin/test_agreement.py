@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, cast
 
@@ -274,11 +276,26 @@ def listed(user: str, device_id: str) -> Listed:
 
 @contextmanager
 def kubelet_that_lists(listed: Listed | None, directory: Path) -> Iterator[tuple[str | Path, ...]]:
-    """A kubelet for commands, and the flag that names it. This process forks no more: gRPC has threads in it."""
+    """A kubelet for commands, and the flag that names it; in a process of its own, since this one forks, and gRPC has
+    threads."""
+    spawning = get_context("spawn")
+    is_there, is_over = spawning.Event(), spawning.Event()
+    process = spawning.Process(target=_be_kubelet, args=(listed or Listed(), directory, is_there, is_over))
+    process.start()
+    try:
+        assert is_there.wait(60)
+        yield "--pod-resources", directory / "pod-resources/kubelet.sock"
+    finally:
+        is_over.set()
+        process.join(60)
+
+
+def _be_kubelet(listed: Listed, directory: Path, is_there: Event, is_over: Event) -> None:
     with running_kubelet(directory) as kubelet:
-        for each in () if listed is None else listed.assignments:
+        for each in listed.assignments:
             kubelet.give(each.pod, each.resource, [each.device_id])
-        yield "--pod-resources", kubelet.pod_resources
+        is_there.set()
+        is_over.wait(120)
 
 
 @pytest.mark.parametrize("user", [POD, CLAIM])
