@@ -72,7 +72,7 @@ def hugepages(
         if pools.sizes:
             yield error(
                 subject,
-                f"are not there, and those of {', '.join(map(_shown, pools.sizes))} are",
+                f"are of no size that this machine has: {', '.join(map(_shown, pools.sizes))}",
                 wording.no_pages,
             )
         return

@@ -42,7 +42,7 @@ def test_the_guest_that_runs_has_its_pages(tmp_path: Path) -> None:
 
 def test_a_size_that_the_node_has_not_is_said_with_those_that_it_has(tmp_path: Path) -> None:
     sys = write(tmp_path / "sys", {"kernel/mm/hugepages/hugepages-1048576kB/free_hugepages": "4\n"})
-    assert said(sys) == ["hugepages of 2 MiB are not there, and those of 1 GiB are"]
+    assert said(sys) == ["hugepages of 2 MiB are of no size that this machine has: 1 GiB"]
 
 
 def test_where_sysfs_says_nothing_of_them_nothing_is_said(tmp_path: Path) -> None:
