@@ -141,12 +141,12 @@ class Heard:
                     self.data += data
                     self._more.notify_all()
 
-    def wait_for(self, text: bytes, seconds: float = 30) -> None:
-        def is_there() -> bool:
-            with self._more:
-                return self._more.wait_for(lambda: text in self.data, 1.0)
+    def comes(self, text: bytes, seconds: float = 1.0) -> bool:
+        with self._more:
+            return self._more.wait_for(lambda: text in self.data, seconds)
 
-        until(is_there, seconds, lambda: f"no {text!r} in {self.data!r}")
+    def wait_for(self, text: bytes, seconds: float = 30) -> None:
+        until(lambda: self.comes(text), seconds, lambda: f"no {text!r} in {self.data!r}")
 
     def ends(self, seconds: float = 30) -> bool:
         self._thread.join(allowed(seconds))

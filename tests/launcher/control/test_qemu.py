@@ -43,8 +43,9 @@ def test_a_guest_is_typed_to_paused_reset_and_killed(
             assert process.stdout is not None
             screen = Heard(partial(process.stdout.read, 4096))
             until(lambda: _is_connected(planned.sockets / "virt-serial0"))
-            asked("reset")  # it may have greeted before anybody listened
-            screen.wait_for(b"login: ")
+            until(
+                lambda: asked("reset") == "" and screen.comes(b"login: ", 5)
+            )  # it may have greeted before QEMU listened
             process.stdin.write(b"root")
             screen.wait_for(b"login: root")
             asked("pause")
