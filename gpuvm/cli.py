@@ -28,6 +28,7 @@ VERBS = {
     "logs": "logs",
     "apply": "changes",
     "edit": "changes",
+    "delete": "changes",
 }
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from gpuvm.kubectl import LONGEST, Kubectl, Printed, manifest_of, read_printed
+from gpuvm.kubectl import LONGEST, Kubectl, Printed, read_printed
 from gpuvm.objects import MANIFEST_FILE, Pod
+from gpuvm.pods import recorded
 from gpuvm.process import ProgramAnswer, answered, error_of
 from program.errors import ProgramError, Refusal
 from program.problem import printable
@@ -51,7 +52,7 @@ def fit_of(kubectl: Kubectl, pod: Pod) -> Fit:
     """Return what `gpu-launcher fit` says of a pod that waits for a node, of all nodes that the user may list."""
     kinds = (f"{_NODES},{_CLAIMS}", _RULES) if pod.spec.resource_claims else (_NODES,)
     try:
-        text = manifest_of(kubectl, pod)
+        text = recorded(kubectl, pod).manifest
         cluster = kubectl.cluster(*kinds)
         with TemporaryDirectory() as directory:
             file = Path(directory) / MANIFEST_FILE

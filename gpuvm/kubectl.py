@@ -9,16 +9,18 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from tempfile import NamedTemporaryFile
 from typing import Any, NamedTuple
 
 from gpuvm.objects import (
     CONTAINER,
     ID_LABEL,
-    MANIFEST_FILE,
     NAME,
+    STOPPED,
     AnyObject,
     ConfigMap,
     Controller,
@@ -37,9 +39,12 @@ from program.problem import Problem, printable
 LONGEST = 120.0  # seconds, for the cards of 5,000 nodes
 _BESIDE = 60  # seconds for the API server and the kubelet, beside a pod's grace period
 _CONTROLLERS = "deployments,statefulsets,jobs"
+_STATE = "persistentvolumeclaims"
+_BESIDE_KINDS = ("resourceclaimtemplates", "datavolumes.cdi.kubevirt.io")  # which not every API server has
 _UNCHANGEABLE = ("Pod", "Job")
 _CANNOT_CHANGE = re.compile(r"may not change fields|field is immutable")
 _UNSERVED = "the server doesn't have a resource type"
+_ENFORCED = "pod-security.kubernetes.io/enforce"
 
 #: What the API server, the scheduler and the kubelet put into a Pod's spec, and would not take from a new one or would
 #: put there again; its volume with a token has a name of its own in each pod.
@@ -69,10 +74,25 @@ class Kubectl:
 
     # What there is.
 
-    def vms(self, *, everywhere: bool = False) -> list[VMObject]:
-        """Return the pods that have a VM's label, and the controllers."""
-        more = ["--all-namespaces"] if everywhere else []
-        return self._get([f"pods,{_CONTROLLERS}", "-l", ID_LABEL, *more], VMObject)
+    def vms(self, *, everywhere: bool = False, of: AnyObject | None = None) -> list[VMObject | ConfigMap]:
+        """Return the pods, the controllers and the ConfigMaps that have a VM's label; `of` an object, its VM's."""
+        where = ["-l", ID_LABEL, *["--all-namespaces"] * everywhere] if of is None else _labelled_as(of)
+        return self._get([f"pods,{_CONTROLLERS},configmaps", *where], VMObject | ConfigMap)
+
+    def beside(self, vm: AnyObject) -> list[AnyObject]:
+        """Return the claims, claim templates and DataVolumes that have the label of this object's VM."""
+        where = _labelled_as(vm)
+        objects = self._get([_STATE, *where], AnyObject)
+        for kind in _BESIDE_KINDS:
+            objects += self._if_served(partial(self._get, [kind, *where], AnyObject))
+        return objects
+
+    def enforced_level(self, namespace: str) -> str:
+        """Return the level of Pod Security that a namespace enforces; "" for none, or if the user may not see it."""
+        with suppress(Refusal):
+            its = self.named("namespace", namespace)
+            return "" if its is None else its.metadata.labels.get(_ENFORCED, "")
+        return ""
 
     def pods(self, within: float = SECONDS) -> list[Pod]:
         """Return the pods that have a VM's label."""
@@ -103,12 +123,17 @@ class Kubectl:
         where the API server serves them. Refusal where the user may not list them."""
         objects = self._everywhere(kinds)
         for each in more:
-            try:
-                objects += self._everywhere(each)
-            except Refusal as refusal:
-                if _UNSERVED not in str(refusal):
-                    raise
+            objects += self._if_served(partial(self._everywhere, each))
         return json.dumps({"items": objects}).encode()
+
+    @staticmethod
+    def _if_served(ask: Callable[[], list[Any]]) -> list[Any]:
+        try:
+            return ask()
+        except Refusal as refusal:
+            if _UNSERVED not in str(refusal):
+                raise
+        return []
 
     def _everywhere(self, kinds: str) -> list[Any]:
         objects = self._listed([kinds, "--all-namespaces"], LONGEST)
@@ -159,9 +184,12 @@ class Kubectl:
     def stop_controller(self, controller: Controller) -> None:
         self._patch(controller, suspend=True, replicas=0)
 
-    def delete_pod(self, pod: Pod) -> None:
-        """Delete a pod, and do not wait for its end."""
-        self._output(["delete", _one("pod", pod.name), "--wait=false"])
+    def delete_at_once(self, objects: Iterable[AnyObject]) -> str:
+        """Delete objects, and do not wait for their end."""
+        return self._said(["delete", *(_one(each.kind, each.name) for each in objects), "--wait=false"])
+
+    def mark_stopped(self, record: ConfigMap, when: str) -> None:
+        self._output(["annotate", _one("configmap", record.name), f"{STOPPED}={when}", "--overwrite"])
 
     def delete(self, old: VMObject, others: Iterable[AnyObject]) -> None:
         """Delete an object and others with it, and wait for their end, as long as its guest may take."""
@@ -230,7 +258,10 @@ class Kubectl:
         return answer.out
 
     def _changed(self, words: Sequence[str], given: bytes, within: float = SECONDS) -> str:
-        return printable(self._output([*words, "-f", "-"], given, within).decode(errors="replace"))
+        return self._said([*words, "-f", "-"], given, within)
+
+    def _said(self, words: Sequence[str], given: bytes = b"", within: float = SECONDS) -> str:
+        return printable(self._output(words, given, within).decode(errors="replace"))
 
     def _patch(self, controller: Controller, *, suspend: bool, replicas: int) -> None:
         spec = {"suspend": suspend} if controller.kind == "Job" else {"replicas": replicas}
@@ -279,16 +310,6 @@ def read_printed(text: bytes) -> Printed:
         raise UserError("gpu-launcher pod", error.wrong, "report it") from error
 
 
-def manifest_of(kubectl: Kubectl, each: VMObject) -> str:
-    """Return the manifest of a pod or a controller, as it was applied. Refusal if its ConfigMap is gone."""
-    name = each.spec.manifest_name
-    config_map = kubectl.config_map(name) if name else None
-    if config_map is None or MANIFEST_FILE not in config_map.data:
-        wrong = f"its manifest is not there: ConfigMap {name}"
-        raise Refusal(each.name, wrong, "`kubectl gpuvm apply -f vm.yaml` makes it")
-    return config_map.data[MANIFEST_FILE]
-
-
 def _one(kind: str, name: str) -> str:
     """Return the word for one object. Refusal if the name is none in Kubernetes."""
     if not re.fullmatch(NAME, name):
@@ -296,6 +317,12 @@ def _one(kind: str, name: str) -> str:
             f"{kind.lower()} {name!r}", "is named by the pod, and is no name in Kubernetes", "see who made the pod"
         )
     return f"{kind.lower()}/{name}"
+
+
+def _labelled_as(vm: AnyObject) -> list[str]:
+    """Return the words for the objects of a VM's label, in its namespace; kubectl's own one if it names none."""
+    namespace = vm.metadata.namespace
+    return ["-l", f"{ID_LABEL}={vm.metadata.labels[ID_LABEL]}", *([f"--namespace={namespace}"] if namespace else [])]
 
 
 def _log(pod: Pod) -> list[str]:

@@ -36,6 +36,10 @@ MARK = "gpu-launcher.dev/memory"
 CONTAINER = "compute"
 #: Where the pod mounts the ConfigMap with the manifest.
 MANIFEST_VOLUME, MANIFEST_FILE = "gpu-launcher-manifest", "vm.yaml"
+#: Beside the manifest there: the flags of `gpu-launcher pod` that made the pod, a line each.
+FLAGS_FILE = "pod-flags"
+#: The annotation of a record whose VM `kubectl gpuvm stop` has stopped: when.
+STOPPED = "gpu-launcher.dev/stopped"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _ENDED = ("Succeeded", "Failed")
 
@@ -254,6 +258,7 @@ VMObject = Pod | Controller
 
 
 class ConfigMap(AnyObject):
+    kind: Literal["ConfigMap"]
     data: Mapping[Text, str] = {}
 
 

@@ -1,10 +1,12 @@
 """VMs among the objects of a cluster: pods that `gpu-launcher pod` made, and controllers that make such pods."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpuvm.kubectl import Kubectl
-from gpuvm.objects import MARK, Controller, Pod, VMObject
+from gpuvm.objects import MARK, ConfigMap, Controller, Pod, VMObject
+from gpuvm.records import Record, current, is_record, record_of, was_stopped
 from pci.resource import NodeDevice
 from program.errors import Refusal, UserError
 
@@ -13,7 +15,7 @@ _OWN_RESOURCES = frozenset(device.value for device in NodeDevice)
 
 @dataclass(frozen=True, slots=True)
 class VM:
-    """A pod, or a controller that has none: a VM that is stopped. `vm` is the VM's name, `name` the object's.
+    """A pod, or a controller or record without one: a VM that is stopped. `vm` is the VM's name, `name` the object's.
 
     `cards` are the resources that it asks for, by number, and its claims; `devices` the IDs that the kubelet tells.
     """
@@ -30,9 +32,32 @@ class VM:
     created: str
 
 
-def vms(kubectl: Kubectl, *, everywhere: bool = False) -> list[VMObject]:
-    """Return the pods and controllers of VMs, as the API server has them."""
-    return [each for each in kubectl.vms(everywhere=everywhere) if _is_ours(each)]
+class Look(NamedTuple):
+    """`objects` are pods and controllers of VMs, `records` each VM's current one by namespace and VM."""
+
+    objects: list[VMObject]
+    records: dict[tuple[str, str], ConfigMap]
+
+    def record(self, vm: str) -> ConfigMap | None:
+        """Return the record of a VM in the one namespace that was looked at."""
+        return next((each for (_, name), each in self.records.items() if name == vm), None)
+
+
+def look(kubectl: Kubectl, *, everywhere: bool = False) -> Look:
+    """Return the VMs, as the API server has them."""
+    labelled = kubectl.vms(everywhere=everywhere)
+    objects = [each for each in labelled if not isinstance(each, ConfigMap) and _is_ours(each)]
+    return Look(objects, current([each for each in labelled if isinstance(each, ConfigMap)], objects))
+
+
+def recorded(kubectl: Kubectl, each: VMObject) -> Record:
+    """Return the record of a pod or a controller. Refusal if its ConfigMap is gone."""
+    name = each.spec.manifest_name
+    config_map = kubectl.config_map(name) if name else None
+    if config_map is None or not is_record(config_map):
+        wrong = f"its manifest is not there: ConfigMap {name}"
+        raise Refusal(each.name, wrong, "`kubectl gpuvm apply -f vm.yaml` makes it")
+    return record_of(config_map)
 
 
 def pod_named(kubectl: Kubectl, name: str) -> Pod:
@@ -40,6 +65,8 @@ def pod_named(kubectl: Kubectl, name: str) -> Pod:
     with several."""
     pods = pods_of([each for each in kubectl.pods() if _is_ours(each)], name)
     if not pods:
+        if look(kubectl).record(name) is not None:
+            raise Refusal(name, "is stopped", "`kubectl gpuvm start` starts it")
         raise no_such(name)
     if len(pods) > 1:
         names = ", ".join(sorted(each.name for each in pods))
@@ -71,11 +98,31 @@ def controller_of(objects: Iterable[VMObject], name: str) -> Controller | None:
     return next((each for each in objects if isinstance(each, Controller) and each.vm in names), None)
 
 
-def listed(objects: Sequence[VMObject]) -> tuple[VM, ...]:
-    """Return the VMs of these objects: each pod, and each controller without one."""
-    alive = {(each.metadata.namespace, each.vm) for each in objects if isinstance(each, Pod)}
-    shown = [each for each in objects if isinstance(each, Pod) or (each.metadata.namespace, each.vm) not in alive]
-    return tuple(sorted(map(_row, shown), key=lambda row: (row.namespace, row.name)))
+def listed(look: Look) -> tuple[VM, ...]:
+    """Return the VMs: each pod, each controller without one, and each record without either."""
+    pods = {(each.metadata.namespace, each.vm) for each in look.objects if isinstance(each, Pod)}
+    shown = [each for each in look.objects if isinstance(each, Pod) or (each.metadata.namespace, each.vm) not in pods]
+    there = {(each.metadata.namespace, each.vm) for each in look.objects}
+    alone = [record for vm, record in look.records.items() if vm not in there]
+    rows = (*map(_row, shown), *map(_without_pod, alone))
+    return tuple(sorted(rows, key=lambda row: (row.namespace, row.name)))
+
+
+def _without_pod(record: ConfigMap) -> VM:
+    """Return a VM of which there is nothing but its record. What has no sign of `stop` has never run, or somebody else
+    has deleted its pod."""
+    return VM(
+        kind="ConfigMap",
+        namespace=record.metadata.namespace,
+        name=record.vm,
+        vm=record.vm,
+        state="Stopped" if was_stopped(record) else "NoPod",
+        node="",
+        addresses=(),
+        cards=(),
+        devices=(),
+        created=record.metadata.creation_timestamp,
+    )
 
 
 def _row(each: VMObject) -> VM:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpuvm.objects import Controller, Event, Pod, ResourceClaim, Terminated, Waiting
+from gpuvm.objects import ConfigMap, Controller, Event, Pod, ResourceClaim, Terminated, Waiting
+from gpuvm.records import was_stopped
 from program.problem import Problem, listed
 
 
@@ -241,6 +242,12 @@ def no_pod(controller: Controller, warnings: Sequence[Event]) -> Problem:
 
 def _state(pod: Pod, phase: str) -> str:
     return "Terminating" if pod.metadata.deletion_timestamp else phase
+
+
+def of_record(record: ConfigMap) -> Problem:
+    """Return the answer for a VM of which there is nothing but its record."""
+    wrong = "is Stopped" if was_stopped(record) else "has no pod: it was never started, or its pod was deleted"
+    return Problem(record.metadata.namespace + "/" + record.vm, wrong, "`kubectl gpuvm start` starts it")
 
 
 _Found = tuple[str, str] | None

@@ -1,4 +1,4 @@
-"""kubectl gpuvm apply and edit: a manifest, through `gpu-launcher pod`, to `kubectl apply`.
+"""kubectl gpuvm apply, edit and delete: a manifest, through `gpu-launcher pod`, to `kubectl apply`; and its end.
 
 A Deployment and a StatefulSet replace their pods by themselves. A Pod and a Job cannot be changed: they are deleted and
 made anew, if the user says so or the guest has ended.
@@ -13,21 +13,23 @@ from typing import Annotated
 
 import typer
 
-from gpuvm.commands.options import ClusterFlags, OneVM
+from gpuvm.commands.options import ClusterFlags, OneVM, VMName
 from gpuvm.editor import edit_file
 from gpuvm.gpu_launcher import printed
-from gpuvm.kubectl import Kubectl, Printed, manifest_of
-from gpuvm.objects import ID_LABEL, MANIFEST_FILE, AnyObject, Metadata, VMObject
-from gpuvm.pods import controller_of, no_such, pods_of, vms
+from gpuvm.kubectl import Kubectl, Printed
+from gpuvm.objects import ID_LABEL, MANIFEST_FILE, AnyObject, ConfigMap, Metadata, VMObject
+from gpuvm.pods import controller_of, look, no_such, pods_of, recorded
+from gpuvm.records import Record, is_record, record_of
 from program.errors import ProgramError, Refusal
 from program.output import print_foreign
 from program.problem import Problem
 
 _LARGEST = 1 << 20  # bytes of a manifest: a ConfigMap's
 _STDIN = "-"
-_LEVEL, _PASSED = "gpu-launcher.dev/level", "gpu-launcher.dev/pass-annotation"  # launcher.pod
-#: Flags of `gpu-launcher pod` that the launcher in the pod has too.
-_SERVED = ("--metrics=", "--allow-host=")
+#: Controllers that go back to what they had (`kubectl rollout undo`), for which they need older records.
+_WITH_HISTORY = ("Deployment", "StatefulSet")
+#: What has a VM's state, and is kept when the VM is deleted.
+_STATE = ("PersistentVolumeClaim", "DataVolume")
 
 Restart = Annotated[bool, typer.Option("--restart", help="Shut down a guest that runs with another manifest.")]
 
@@ -49,12 +51,16 @@ def apply(
 def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart = False) -> None:
     """Edit a VM's manifest, and apply it with the image that its pod has. Other flags: those of `gpu-launcher pod`."""
     cluster, target = cluster.of([vm])
-    objects = vms(cluster.kubectl())
-    edited = controller_of(objects, target.name) or next(iter(pods_of(objects, target.name)), None)
-    if edited is None:
+    seen = look(cluster.kubectl())
+    edited = controller_of(seen.objects, target.name) or next(iter(pods_of(seen.objects, target.name)), None)
+    if edited is not None:
+        record = recorded(replace(cluster, namespace=edited.metadata.namespace).kubectl(), edited)
+    elif (config_map := seen.record(target.name)) is not None:
+        record = record_of(config_map)
+    else:
         raise no_such(target.name)
-    kubectl = replace(cluster, namespace=edited.metadata.namespace).kubectl()
-    text = manifest_of(kubectl, edited)
+    kubectl = replace(cluster, namespace=record.config_map.metadata.namespace).kubectl()
+    text = record.manifest
     file = Path(mkdtemp(prefix="kubectl-gpuvm-")) / MANIFEST_FILE
     file.write_text(text, encoding="utf-8")
     try:
@@ -65,8 +71,8 @@ def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart
         raise
     if file.read_bytes() != text.encode():
         try:
-            flags = flags_of(edited)
-            print(f"{edited.name}: has {shlex.join(flags)}", file=sys.stderr)
+            flags = _flags(kubectl, record)
+            print(f"{target.name}: has the flags {shlex.join(flags)}", file=sys.stderr)
             _apply(kubectl, printed(str(file), [*flags, *rest.args]), restart=restart)
         except ProgramError as error:
             kept = Problem(str(file), "has your edit", "correct it, and `kubectl gpuvm apply -f` it")
@@ -76,19 +82,51 @@ def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart
     _removed(file)
 
 
+def delete(
+    vm: VMName,
+    cluster: ClusterFlags,
+    with_state: Annotated[
+        bool, typer.Option("--with-state", help="Also the claims that were made for it, with what is on them.")
+    ] = False,
+) -> None:
+    """Delete a VM: its pod, what makes it, and its record. Claims stay, and are named."""
+    cluster, target = cluster.of(vm)
+    kubectl = cluster.kubectl()
+    seen = look(kubectl)
+    controller, pods = controller_of(seen.objects, target.name), pods_of(seen.objects, target.name)
+    if controller is not None and target.name not in (controller.name, controller.vm):
+        fix = f"`kubectl gpuvm delete {controller.name}` deletes all of them"
+        raise Refusal(target.name, f"is one of those that {controller.kind} {controller.name} makes", fix)
+    running: list[AnyObject] = [*pods] if controller is None else [controller]
+    record = seen.record(running[0].vm if running else target.name)
+    if not running and record is None:
+        raise no_such(target.name)
+    subject = running[0] if running else record
+    assert subject is not None
+    records = [each for each in kubectl.vms(of=subject) if isinstance(each, ConfigMap) and is_record(each)]
+    beside = kubectl.beside(subject)
+    kept = [] if with_state else [each for each in beside if each.kind in _STATE]
+    print_foreign(kubectl.delete_at_once([*running, *records, *(each for each in beside if each not in kept)]))
+    if kept:
+        names = ", ".join(f"{each.kind} {each.name}" for each in kept)
+        print_foreign(f"{subject.vm}: kept are {names}; --with-state deletes them\n")
+
+
 def _removed(file: Path) -> None:
     file.unlink()
     file.parent.rmdir()
 
 
-def flags_of(edited: VMObject) -> list[str]:
-    """Return the flags of `gpu-launcher pod` that an object shows. The claims of --dra are in its manifest."""
-    container, annotations = edited.spec.launcher, edited.annotations
-    kind = [] if edited.kind == "Pod" else [f"--as={edited.kind.lower()}"]
-    levels = [f"--level={annotations[_LEVEL]}"] if _LEVEL in annotations else []
-    passed = [f"--pass-annotation={each}" for each in annotations.get(_PASSED, "").split(",") if each]
-    served = [word for word in container.command if word.startswith(_SERVED)]
-    return [f"--image={container.image}", *kind, *levels, *passed, *["--apparmor"] * bool(container.apparmor), *served]
+def make_of_record(kubectl: Kubectl, record: Record) -> None:
+    """Make the objects of a VM that is stopped, and print which."""
+    where = f"--namespace={record.config_map.metadata.namespace}"
+    new = printed("-", [*_flags(kubectl, record), "--start", where], record.manifest.encode())
+    _apply(kubectl, new, restart=False)
+
+
+def _flags(kubectl: Kubectl, record: Record) -> list[str]:
+    """Return a record's flags of `gpu-launcher pod`; those of --dra are in its manifest."""
+    return record.flags_at(kubectl.enforced_level(record.config_map.metadata.namespace))
 
 
 def _apply(kubectl: Kubectl, new: Printed, *, restart: bool) -> None:
@@ -102,7 +140,20 @@ def _apply(kubectl: Kubectl, new: Printed, *, restart: bool) -> None:
         )
     for each, old in changed:
         kubectl.delete(old, _beside(kubectl, old, new, each.vm))
+    keeps_history = any(each.kind in _WITH_HISTORY for each in new.objects)
+    records = [each for each in new.objects if each.kind == "ConfigMap" and not keeps_history]
+    older = [each for record in records for each in _older(kubectl, record)]
     print_foreign(kubectl.apply(new))
+    if older:
+        print_foreign(kubectl.delete_at_once(older))
+
+
+def _older(kubectl: Kubectl, record: AnyObject) -> list[ConfigMap]:
+    """Return the records that a VM had before this one, and that no pod has any more."""
+    objects = kubectl.vms(of=record)
+    used = {each.spec.manifest_name for each in objects if not isinstance(each, ConfigMap)}
+    config_maps = [each for each in objects if isinstance(each, ConfigMap) and is_record(each)]
+    return [each for each in config_maps if each.name not in {record.name, *used}]
 
 
 def _beside(kubectl: Kubectl, old: VMObject, new: Printed, vm: str) -> list[AnyObject]:

@@ -1,13 +1,17 @@
 """kubectl gpuvm start, stop and restart.
 
 A controller's VM is stopped and started by the controller. A pod by itself that would start its guest again has to be
-deleted; any other stays, and can be started again.
+deleted, and is made anew from the VM's record; any other stays, and can be started again.
 """
 
+from datetime import UTC, datetime
+
+from gpuvm.commands.changes import make_of_record
 from gpuvm.commands.options import ClusterFlags, Force, GracePeriod, VMName
 from gpuvm.kubectl import Kubectl
 from gpuvm.objects import Controller, Pod, VMObject
-from gpuvm.pods import controller_of, no_such, pods_of, vms
+from gpuvm.pods import controller_of, look, no_such, pods_of
+from gpuvm.records import record_of
 from program.errors import Refusal, UserError
 from program.output import print_foreign
 
@@ -16,12 +20,15 @@ def start(vm: VMName, cluster: ClusterFlags) -> None:
     """Start a VM that is stopped or has ended."""
     cluster, target = cluster.of(vm)
     kubectl = cluster.kubectl()
-    objects = vms(kubectl)
-    if (controller := controller_of(objects, target.name)) is not None:
+    seen = look(kubectl)
+    if (controller := controller_of(seen.objects, target.name)) is not None:
         kubectl.start_controller(controller)
         print(f"{target.name}: its {controller.kind} starts it")
         return
-    pod = _pod_of(objects, target.name)
+    if not pods_of(seen.objects, target.name) and (record := seen.record(target.name)) is not None:
+        make_of_record(kubectl, record_of(record))
+        return
+    pod = _pod_of(seen.objects, target.name)
     if not pod.has_ended:
         raise Refusal(target.name, f"is {pod.phase} already", "`kubectl gpuvm restart` starts it again")
     print_foreign(_made_anew(kubectl, pod))
@@ -32,27 +39,30 @@ def stop(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_period: 
     _refuse_other(grace_period, force=force)
     cluster, target = cluster.of(vm)
     kubectl = cluster.kubectl()
-    objects = vms(kubectl)
-    its_pods = pods_of(objects, target.name)
-    if (controller := controller_of(objects, target.name)) is not None:
+    seen = look(kubectl)
+    its_pods, record = pods_of(seen.objects, target.name), None
+    if (controller := controller_of(seen.objects, target.name)) is not None:
         _refuse_one_of_several(controller, target.name)
         kubectl.stop_controller(controller)
     else:
-        pod = _pod_of(objects, target.name)
+        record = seen.record(target.name)
+        if not its_pods and record is not None:
+            raise Refusal(target.name, "is stopped already", "`kubectl gpuvm start` starts it")
+        pod = _pod_of(seen.objects, target.name)
         if pod.has_ended:
             raise Refusal(target.name, f"is not running: its pod has {pod.phase.lower()}", "")
         if _stays_off(pod):
             kubectl.ctl(pod, "kill" if force else "shutdown")
             print(f"{target.name}: {_asked(force)}")
             return
-        kubectl.delete_pod(pod)
+        kubectl.delete_at_once([pod])
+        if record is not None:
+            kubectl.mark_stopped(record, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     for pod in its_pods if force else ():
         if _runs(pod):
             _kill(kubectl, pod)
-    kept = (
-        "" if controller is not None else "; its Pod is gone then, and `kubectl gpuvm apply -f vm.yaml` makes it anew"
-    )
-    print(f"{target.name}: {_asked(force)}{kept}")
+    by = "start` starts it again" if record is not None else "apply -f vm.yaml` makes its Pod anew"
+    print(f"{target.name}: {_asked(force)}{'' if controller is not None else f'; `kubectl gpuvm {by}'}")
 
 
 def restart(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_period: GracePeriod = None) -> None:

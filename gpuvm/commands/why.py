@@ -7,9 +7,9 @@ from contextlib import suppress
 from gpuvm.commands.options import ClusterFlags, Output, VMName
 from gpuvm.gpu_launcher import Fit, fit_of
 from gpuvm.kubectl import Kubectl
-from gpuvm.objects import Controller, Event, Pod, ResourceClaim, VMObject
-from gpuvm.pods import controller_of, no_such, pods_of, vms
-from gpuvm.reasons import answer, is_for_nodes, no_pod, warnings_of
+from gpuvm.objects import Event, Pod, ResourceClaim, VMObject
+from gpuvm.pods import controller_of, look, no_such, pods_of
+from gpuvm.reasons import answer, is_for_nodes, no_pod, of_record, warnings_of
 from program.errors import Refusal
 from program.output import print_foreign, print_text
 from program.problem import Problem, one_line
@@ -23,20 +23,22 @@ def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
     """Say why a VM is Pending or has failed: one answer, of its pod, the pod's events, its launcher and `fit`."""
     cluster, target = cluster.of(vm)
     kubectl = cluster.kubectl()
-    objects = vms(kubectl)
-    pods = pods_of(objects, target.name)
-    subject = pods[-1] if pods else controller_of(objects, target.name)
-    if subject is None:
-        raise no_such(target.name)
-    events = _events(kubectl, subject)
+    seen = look(kubectl)
+    pods = pods_of(seen.objects, target.name)
+    subject = pods[-1] if pods else controller_of(seen.objects, target.name)
+    events = [] if subject is None else _events(kubectl, subject)
     warnings = warnings_of(events)
     last_line, fit = "", Fit("")
-    if isinstance(subject, Controller):
-        reason = no_pod(subject, warnings)
-    else:
+    if isinstance(subject, Pod):
         last_line = _last_line(kubectl, subject)
         fit = fit_of(kubectl, subject) if is_for_nodes(subject) else fit
         reason = answer(subject, events, last_line, fit.answer, _claims(kubectl, subject))
+    elif subject is not None:
+        reason = no_pod(subject, warnings)
+    elif (record := seen.record(target.name)) is not None:
+        reason = of_record(record)
+    else:
+        raise no_such(target.name)
     reasons = [(event.reason, event.message) for event in warnings[-_MOST_EVENTS:]]
     if output is not None:
         parts = {**reason._asdict(), "events": [*map(": ".join, reasons)], "launcher": last_line, "fit": fit.text}

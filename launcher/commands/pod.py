@@ -170,6 +170,23 @@ def pod(
         raise UserError("--cluster", "is for --dra: a device plugin gives any card", "add --dra, or leave it out")
     if cluster == STDIN and flags.vm == STDIN:
         raise UserError("--cluster -", "standard input is the VM already", "name a file for one of them")
+    words = (
+        *_words("--image", image),
+        *_words("--as", as_kind and as_kind.value),
+        *_words("--replicas", replicas),
+        *_words("--max-unavailable", max_unavailable),
+        *_words("--block-volume", *block_volume or ()),
+        *_words("--node-devices", None if node_devices == NODE_DEVICES else node_devices),
+        *_words("--level", None if level is Level.PRIVILEGED else level.value),
+        *["--apparmor"] * apparmor,
+        *_words(FLAG, *pass_annotation or ()),
+        *_words("--metrics", metrics),
+        *_words(ALLOW_HOST, *allow_host or ()),
+        *_words("--bars", bars),
+        *_words("--kernel", kernel),
+        *["--no-datavolumes"] * no_datavolumes,
+        *logs.arguments,
+    )
     vms = every_vm(flags, "".join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH)))
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
     if owner is not None:
@@ -201,6 +218,7 @@ def pod(
                     run=_run(given, as_kind, replicas, max_unavailable),
                     confinement=Confinement(level, apparmor, tuple(pass_annotation or ())),
                     card=card,
+                    words=words,
                 ),
                 refused,
             )
@@ -228,6 +246,10 @@ def pod(
     say_notes(notes)
     say("warning", warnings)
     print_text(documents(made))
+
+
+def _words(flag: str, *values: object) -> list[str]:
+    return [f"{flag}={value}" for value in values if value is not None]
 
 
 def _size(bars: str) -> int:

@@ -38,6 +38,8 @@ from program.ports import ALLOW_HOST
 #: Where the pod says what its memory is for, and which level of Pod Security it was printed for, if any.
 MEMORY = "gpu-launcher.dev/memory"
 LEVEL = "gpu-launcher.dev/level"
+#: In the ConfigMap beside the manifest: the flags by which `gpu-launcher pod` makes these objects again, a line each.
+FLAGS = "pod-flags"
 _SCRAPED, _SCRAPED_PORT = "prometheus.io/scrape", "prometheus.io/port"
 _CONTAINER = "compute"  # as KubeVirt's is called, for `kubectl exec -c` and `kubectl logs -c`
 _STATE_SIZE = 10 << 20  # bytes; EFI's variables are 528 KiB, a TPM's state and keys some 100
@@ -63,16 +65,17 @@ def objects(
     hosts: Sequence[str] = (),
     confinement: Confinement = _PRIVILEGED,
     card: MappedBARs = ANY_CARD,
+    words: Sequence[str] = (),
 ) -> tuple[PodObject, ...]:
-    """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
-    its templates, with `imports`, and the Pod, or what `run` has make it.
+    """The VM's record, which is the ConfigMap with the manifest and `words`; the claim that keeps what outlives the
+    pod, if anything does; the DataVolumes of its templates, with `imports`; and the Pod, or what `run` has make it.
 
     With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
     of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log,
     `metrics` is the pod's port for its own, `hosts` are names by which that port is asked. `card`: the BARs of each
-    device, for the pod's memory.
+    device, for the pod's memory. `words` are the flags that say all this again, for who starts a VM that was stopped.
     UserError, by the manifest's path, for what no pod can be, or none of the `confinement`.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
@@ -82,7 +85,7 @@ def objects(
     else:
         refuse_without_dra(vm.annotations.selection, devices.entries)
         refuse_unheard(vm.annotations.selection, devices.entries)
-    manifest = _manifest(given, vm)
+    manifest = _record(given, vm, words)
     state = _state(given, vm) if keeps_state(given.instance.spec) else None
     restart = restart_policy(given.manifest, start=start)
     refuse_unfit(given, run, restart, imports=imports)
@@ -117,9 +120,9 @@ def _reference(owner: PodObject, uid: str) -> PodObject:
     }
 
 
-def _manifest(given: Given, vm: Metadata) -> PodObject:
-    """The manifest as it was given: byte for byte where the file has nothing else in it. It can't be changed, as the
-    pod that was made of it can't."""
+def _record(given: Given, vm: Metadata, words: Sequence[str]) -> PodObject:
+    """The manifest as it was given: byte for byte where the file has nothing else in it; and the flags. It can't be
+    changed, as the pod that was made of it can't."""
     text = given.text if given.text is not None else documents(map(_without_dumped, given.documents))
     size = len(text.encode())
     if size > _LARGEST_DATA:
@@ -128,13 +131,13 @@ def _manifest(given: Given, vm: Metadata) -> PodObject:
             f"has {size} bytes, and a ConfigMap holds {_LARGEST_DATA}",
             "put user data into a secret, and name that with secretRef",
         )
-    file = paths.MANIFEST.rpartition("/")[2]
+    flags = "".join(f"{word}\n" for word in words)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(by_content(vm.name, text), given, vm),
+        "metadata": _metadata(by_content(vm.name, text + flags), given, vm),
         "immutable": True,
-        "data": {file: text},
+        "data": {paths.MANIFEST.rpartition("/")[2]: text, **({FLAGS: flags} if flags else {})},
     }
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuvm.commands.changes import flags_of
-from gpuvm.objects import Controller, Pod
 from tests.conftest import Command
 from tests.gpuvm.cluster import Object, golden
 from tests.gpuvm.standin import StandIn
@@ -22,7 +20,7 @@ FLAGS = ["--image", IMAGE]
 
 def printed() -> str:
     """What `gpu-launcher pod` prints for it."""
-    return text_of(VM)
+    return text_of(VM, words=[f"--image={IMAGE}"])
 
 
 def live(text: str, **status: Any) -> Object:
@@ -39,26 +37,38 @@ def would_be(pod: Object, **container: str) -> Object:
     return {**pod, "spec": {**pod["spec"], "containers": [{**first, **container}, *others]}}
 
 
+@pytest.fixture
+def alone(kubectl: StandIn) -> StandIn:
+    """A cluster where the VM has had no other record."""
+    kubectl.answers("get pods,\\S+ -l vmi.kubevirt.io/id=", [])
+    return kubectl
+
+
+def changes(kubectl: StandIn) -> list[list[str]]:
+    """The calls that change something."""
+    return [call[1:] for call in kubectl.calls if "get" not in call and "--dry-run=server" not in call]
+
+
 CANNOT_CHANGE = (
     'The Pod "no-devices" is invalid: spec: Forbidden: pod updates may not change fields other than '
     "`spec.containers[*].image`\n"
 )
 
 
-def test_a_new_vm_is_what_gpu_launcher_prints(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
-    kubectl.answers("get pod/no-devices")
-    kubectl.answers("^apply", "pod/no-devices created\n")
-    result = kubectl_gpuvm("apply", "-f", VM, *FLAGS, env=kubectl.env)
+def test_a_new_vm_is_what_gpu_launcher_prints(kubectl_gpuvm: Command, alone: StandIn) -> None:
+    alone.answers("get pod/no-devices")
+    alone.answers("^apply", "pod/no-devices created\n")
+    result = kubectl_gpuvm("apply", "-f", VM, *FLAGS, env=alone.env)
     assert (result.stdout, result.returncode) == ("pod/no-devices created\n", 0)
-    assert kubectl.calls[-1] == ["kubectl", "apply", "-f", "-"]
-    assert kubectl.given[-1] == printed()
+    assert alone.calls[-1] == ["kubectl", "apply", "-f", "-"]
+    assert alone.given[-1] == printed()
     assert "is Pending until a node offers" in result.stderr  # a note of gpu-launcher's
 
 
-def test_a_manifest_may_be_on_standard_input(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
-    kubectl.answers("")
-    kubectl_gpuvm("apply", "-f", "-", *FLAGS, env=kubectl.env, stdin=VM.read_text())
-    assert kubectl.given[-1] == printed()
+def test_a_manifest_may_be_on_standard_input(kubectl_gpuvm: Command, alone: StandIn) -> None:
+    alone.answers("")
+    kubectl_gpuvm("apply", "-f", "-", *FLAGS, env=alone.env, stdin=VM.read_text())
+    assert alone.given[-1] == printed()
 
 
 def test_what_gpu_launcher_refuses_is_its_own_lines(kubectl_gpuvm: Command, kubectl: StandIn, tmp_path: Path) -> None:
@@ -83,50 +93,48 @@ def test_another_namespace_than_the_manifests_is_refused_before_kubectl_is_asked
     assert (result.returncode, kubectl.calls) == (2, [])
 
 
-def test_the_same_again_changes_nothing(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
-    kubectl.answers("get pod/no-devices", live(printed()))
-    kubectl.answers("apply --dry-run=server", live(printed()))
-    kubectl.answers("^apply -f -", "pod/no-devices unchanged\n")
-    assert kubectl_gpuvm("apply", "-f", VM, *FLAGS, env=kubectl.env).stdout == "pod/no-devices unchanged\n"
-    assert [call[1:3] for call in kubectl.calls] == [
-        ["get", "pod/no-devices"], ["apply", "--dry-run=server"], ["apply", "-f"],
-    ]  # fmt: skip
-    assert json.loads(kubectl.given[1])["kind"] == "Pod"
+def test_the_same_again_changes_nothing(kubectl_gpuvm: Command, alone: StandIn) -> None:
+    alone.answers("get pod/no-devices", live(printed()))
+    alone.answers("apply --dry-run=server", live(printed()))
+    alone.answers("^apply -f -", "pod/no-devices unchanged\n")
+    assert kubectl_gpuvm("apply", "-f", VM, *FLAGS, env=alone.env).stdout == "pod/no-devices unchanged\n"
+    assert changes(alone) == [["apply", "-f", "-"]]
+    assert json.loads(alone.given[1])["kind"] == "Pod"
 
 
 @pytest.mark.parametrize("other_image", [True, False])
 def test_a_guest_that_runs_is_changed_only_when_that_is_said(
-    kubectl_gpuvm: Command, kubectl: StandIn, *, other_image: bool
+    kubectl_gpuvm: Command, alone: StandIn, *, other_image: bool
 ) -> None:
     """The API server would take another image, for which the kubelet ends the guest."""
-    kubectl.answers("get pod/no-devices", live(printed()))
-    kubectl.answers("get configmap/", golden(kind="ConfigMap"))
+    alone.answers("get pod/no-devices", live(printed()))
+    alone.answers("get configmap/", golden(kind="ConfigMap"))
     if other_image:
-        kubectl.answers("--dry-run=server", would_be(live(printed()), image="gpu-launcher:new"))
+        alone.answers("--dry-run=server", would_be(live(printed()), image="gpu-launcher:new"))
     else:
-        kubectl.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
-    kubectl.answers("^(apply|delete)")
+        alone.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
+    alone.answers("^(apply|delete)")
     words = ["apply", "-f", VM, "--image", "gpu-launcher:new"]
-    result = kubectl_gpuvm(*words, env=kubectl.env)
+    result = kubectl_gpuvm(*words, env=alone.env)
     assert result.stderr.endswith(
         "kubectl-gpuvm: no-devices: runs with another manifest or other flags, and its Pod cannot be changed; with "
         "--restart the guest shuts down, and starts with what is new\n"
     )
     assert result.returncode == 1
-    assert [call[1] for call in kubectl.calls] == ["get", "apply"]
-    assert kubectl_gpuvm(*words, "--restart", env=kubectl.env).returncode == 0
+    assert [call[1] for call in alone.calls] == ["get", "apply"]
+    assert kubectl_gpuvm(*words, "--restart", env=alone.env).returncode == 0
     grace = live(printed())["spec"]["terminationGracePeriodSeconds"] + 60
-    assert kubectl.calls[-2][1:3] == ["delete", "pod/no-devices"]
-    assert kubectl.calls[-2][-2:] == ["--ignore-not-found", f"--timeout={grace}s"]
-    assert "image: gpu-launcher:new" in kubectl.given[-1]
+    assert changes(alone)[-2][:2] == ["delete", "pod/no-devices"]
+    assert changes(alone)[-2][-2:] == ["--ignore-not-found", f"--timeout={grace}s"]
+    assert "image: gpu-launcher:new" in alone.given[-1]
 
 
-def test_what_the_api_server_refuses_otherwise_is_its_own_words(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
-    kubectl.answers("get pod/no-devices", live(printed()))
-    kubectl.answers("--dry-run=server", err='Error from server: pods "no-devices" is too moony', code=1)
-    result = kubectl_gpuvm("apply", "-f", VM, *FLAGS, "--restart", env=kubectl.env)
+def test_what_the_api_server_refuses_otherwise_is_its_own_words(kubectl_gpuvm: Command, alone: StandIn) -> None:
+    alone.answers("get pod/no-devices", live(printed()))
+    alone.answers("--dry-run=server", err='Error from server: pods "no-devices" is too moony', code=1)
+    result = kubectl_gpuvm("apply", "-f", VM, *FLAGS, "--restart", env=alone.env)
     assert 'kubectl: Error from server: pods "no-devices" is too moony; try ' in result.stderr
-    assert [call[1] for call in kubectl.calls] == ["get", "apply"]
+    assert [call[1] for call in alone.calls] == ["get", "apply"]
 
 
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "no-devices", "uid": "uid"}
@@ -143,38 +151,38 @@ LABELS = {"vmi.kubevirt.io/id": "no-devices"}
     ],
 )
 def test_only_what_is_the_vms_goes_with_its_pod(
-    kubectl_gpuvm: Command, kubectl: StandIn, metadata: Object, *, goes: bool
+    kubectl_gpuvm: Command, alone: StandIn, metadata: Object, *, goes: bool
 ) -> None:
     """Whoever makes a pod may name anybody's ConfigMap in it."""
     pod = live(printed(), phase="Failed")
     manifest = next(each for each in pod["spec"]["volumes"] if "configMap" in each)
     manifest["configMap"]["name"] = "kube-root-ca.crt"
-    kubectl.answers("get pod/no-devices", pod)
-    kubectl.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
-    kubectl.answers(
+    alone.answers("get pod/no-devices", pod)
+    alone.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
+    alone.answers(
         "get configmap/kube-root-ca.crt", {"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt", **metadata}}
     )
-    kubectl.answers("^(apply|delete)")
-    assert kubectl_gpuvm("apply", "-f", VM, "--image", "new", env=kubectl.env).returncode == 0
-    assert [call[1] for call in kubectl.calls] == ["get", "apply", "get", "delete", "apply"]
-    assert ("configmap/kube-root-ca.crt" in kubectl.calls[-2]) == goes
+    alone.answers("^(apply|delete)")
+    assert kubectl_gpuvm("apply", "-f", VM, "--image", "new", env=alone.env).returncode == 0
+    assert [call[0] for call in changes(alone)] == ["delete", "apply"]
+    assert ("configmap/kube-root-ca.crt" in changes(alone)[-2]) == goes
 
 
 def test_a_claim_template_is_made_anew_with_its_pod_if_it_is_printed_anew(
-    kubectl_gpuvm: Command, kubectl: StandIn, gpu_launcher: Command
+    kubectl_gpuvm: Command, alone: StandIn, gpu_launcher: Command
 ) -> None:
     vm = FIXTURES / "vms" / "one-gpu.yaml"
     text = gpu_launcher("pod", vm, *FLAGS, "--dra").stdout
-    kubectl.answers("get pod/one-gpu", live(text))
-    kubectl.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
+    alone.answers("get pod/one-gpu", live(text))
+    alone.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
     for each in yaml.safe_load_all(text):
-        kubectl.answers(f"get {each['kind'].lower()}/", each)
-    kubectl.answers("^(apply|delete)")
+        alone.answers(f"get {each['kind'].lower()}/", each)
+    alone.answers("^(apply|delete)")
     words = ["apply", "-f", vm, "--restart", "--image", "gpu-launcher:new"]
-    assert kubectl_gpuvm(*words, "--dra", env=kubectl.env).returncode == 0
-    assert any(word.startswith("resourceclaimtemplate/gpu-launcher-one-gpu") for word in kubectl.calls[-2])
-    assert kubectl_gpuvm(*words, env=kubectl.env).returncode == 0
-    assert not any(word.startswith("resourceclaimtemplate/") for word in kubectl.calls[-2])
+    assert kubectl_gpuvm(*words, "--dra", env=alone.env).returncode == 0
+    assert any(word.startswith("resourceclaimtemplate/gpu-launcher-one-gpu") for word in changes(alone)[-2])
+    assert kubectl_gpuvm(*words, env=alone.env).returncode == 0
+    assert not any(word.startswith("resourceclaimtemplate/") for word in changes(alone)[-2])
 
 
 def editor(path: Path, program: str) -> dict[str, str]:
@@ -186,7 +194,8 @@ def editor(path: Path, program: str) -> dict[str, str]:
 @pytest.fixture
 def edited(kubectl: StandIn) -> StandIn:
     text = printed()
-    data = {"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"vm.yaml": VM.read_text()}}
+    record = {"vm.yaml": VM.read_text(), "pod-flags": f"--image={IMAGE}\n--level=baseline\n"}
+    data = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": "vms"}, "data": record}
     kubectl.answers("get pods,", [live(text)])
     kubectl.answers("get configmap/gpu-launcher-no-devices", data)
     kubectl.answers("get pod/no-devices", live(text))
@@ -195,21 +204,11 @@ def edited(kubectl: StandIn) -> StandIn:
     return kubectl
 
 
-def test_an_edit_is_printed_for_the_level_of_what_is_there(gpu_launcher: Command) -> None:
-    passed = ["--pass-annotation=example.com/", "--pass-annotation=team"]
-    flags = ["--level=restricted", *passed, "--apparmor", "--metrics=9100", "--allow-host=vm"]
-    vm = FIXTURES / "vms" / "devices-by-default.yaml"
-    *_, pod = yaml.safe_load_all(gpu_launcher("pod", vm, *FLAGS, *flags).stdout)
-    assert flags_of(Pod.model_validate(pod)) == [f"--image={IMAGE}", *flags]
-    job = {"kind": "Job", "metadata": {"name": "vm"}, "spec": {"template": pod}}
-    assert flags_of(Controller.model_validate(job)) == [f"--image={IMAGE}", "--as=job", *flags]
-
-
 def test_an_edit_is_applied_with_the_image_of_the_pod(kubectl_gpuvm: Command, edited: StandIn, tmp_path: Path) -> None:
     env = editor(tmp_path / "ed", "f.write_text(text + '# more\\n')")
     result = kubectl_gpuvm("edit", "no-devices", "--restart", env={**edited.env, **env, "TMPDIR": str(tmp_path)})
     assert result.returncode == 0, result.stderr
-    assert f"no-devices: has --image={IMAGE}" in result.stderr
+    assert f"no-devices: has the flags --image={IMAGE} --level=baseline\n" in result.stderr
     applied = list(yaml.safe_load_all(edited.given[-1]))
     assert applied[0]["data"]["vm.yaml"].endswith("# more\n")
     assert applied[-1]["spec"]["containers"][0]["image"] == IMAGE

@@ -30,7 +30,7 @@ def test_a_name_that_is_none_is_no_word_of_kubectls(
     kubectl.answers("get pods", [naming(name)])
     kubectl.answers("get events", [])
     result = kubectl_gpuvm(verb, "vm", env=kubectl.env)
-    assert [call[1:3] for call in kubectl.calls if "pods,deployments" not in call[2]] == (
+    assert [call[1:3] for call in kubectl.calls if "pods" not in call[2]] == (
         [["get", "events"]] if verb == "why" else []
     )
     wrong = f"configmap '{name}': is named by the pod, and is no name in Kubernetes" if name else "its manifest is not"

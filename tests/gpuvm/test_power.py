@@ -35,7 +35,7 @@ def test_a_pod_that_would_start_its_guest_again_is_deleted(kubectl_gpuvm: Comman
     having(kubectl, pod(spec=ALWAYS))
     result = kubectl_gpuvm("stop", "vm", env=kubectl.env)
     assert (result.stdout, result.returncode) == (
-        "vm: is asked to shut down; its Pod is gone then, and `kubectl gpuvm apply -f vm.yaml` makes it anew\n", 0,
+        "vm: is asked to shut down; `kubectl gpuvm apply -f vm.yaml` makes its Pod anew\n", 0,
     )  # fmt: skip
     assert kubectl.calls == [GET_ALL, ["kubectl", "delete", "pod/vm", "--wait=false"]]
 

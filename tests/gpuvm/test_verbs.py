@@ -20,7 +20,7 @@ from tests.processes import FIXTURES
 
 SCHEMA = json.loads(ANSWERS.read_text())
 GET_PODS = ["kubectl", "get", "pods", "-l", "vmi.kubevirt.io/id", "--ignore-not-found", "-o", "json"]
-GET_ALL = [*GET_PODS[:2], "pods,deployments,statefulsets,jobs", *GET_PODS[3:]]
+GET_ALL = [*GET_PODS[:2], "pods,deployments,statefulsets,jobs,configmaps", *GET_PODS[3:]]
 
 
 NO_SUCH = "there is no such VM in this namespace; `kubectl gpuvm list -A` lists all; name its namespace with -n"

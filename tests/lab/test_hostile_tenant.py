@@ -74,6 +74,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "edit": ("edit", "VM", "--restart"),
     "apply": ("apply", "-f", "FILE", "--image=localhost/other", "--restart"),
     "stop": ("stop", "VM"),
+    "delete": ("delete", "VM", "--with-state"),
 }
 
 Object = dict[str, Any]

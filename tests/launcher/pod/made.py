@@ -1,5 +1,6 @@
 """Objects of manifests, for tests: as YAML says them, read back."""
 
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,10 +18,17 @@ NODE_DEVICES = "devices.gpu-launcher.dev"
 PRIVILEGED = Confinement()
 
 
-def text_of(vm: Path, block: frozenset[str] = frozenset(), confinement: Confinement = PRIVILEGED) -> str:
-    """What `gpu-launcher pod` prints."""
-    made = objects(read_given(vm), image=IMAGE, block=block, node_devices=NODE_DEVICES, confinement=confinement)
-    return documents(made)
+def text_of(
+    vm: Path,
+    block: frozenset[str] = frozenset(),
+    confinement: Confinement = PRIVILEGED,
+    words: Sequence[str] = (),
+) -> str:
+    """What `gpu-launcher pod` prints; `words` are the flags that it was given."""
+    given = read_given(vm)
+    return documents(
+        objects(given, image=IMAGE, block=block, node_devices=NODE_DEVICES, confinement=confinement, words=words)
+    )
 
 
 def objects_of(vm: Path, block: frozenset[str] = frozenset(), confinement: Confinement = PRIVILEGED) -> dict[str, Any]:
