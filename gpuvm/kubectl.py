@@ -31,12 +31,13 @@ from gpuvm.objects import (
     checked,
     objects_in,
 )
-from gpuvm.process import SECONDS, answered, become, error_of, passed_on
+from gpuvm.process import NOT_REACHED, SECONDS, answered, become, error_of, passed_on
 from program.document import NotYAML, decoded, read_documents
 from program.errors import Nonsense, ProgramError, Refusal, UserError
 from program.problem import Problem, printable
 
 LONGEST = 120.0  # seconds, for the cards of 5,000 nodes
+_MAY_BE_DONE = "it may be done: `kubectl gpuvm state {}` says what the VM does now, if its node answers"
 _BESIDE = 60  # seconds for the API server and the kubelet, beside a pod's grace period
 _CONTROLLERS = "deployments,statefulsets,jobs"
 _STATE = "persistentvolumeclaims"
@@ -153,7 +154,7 @@ class Kubectl:
 
     def ctl(self, pod: Pod, *words: str, within: float = SECONDS) -> bytes:
         """Return what `gpu-launcher ctl` prints in a VM's pod."""
-        return self._output(_ctl(pod, words), within=within)
+        return self._output(_ctl(pod, words), within=within, if_late=_MAY_BE_DONE.format(pod.name))
 
     def follow_ctl(self, pod: Pod, *words: str) -> None:
         """Print what `gpu-launcher ctl` prints, line by line, until it ends."""
@@ -250,9 +251,11 @@ class Kubectl:
     def _command(self, words: Sequence[str]) -> list[str]:
         return [self.program, *self.flags, *words]
 
-    def _output(self, words: Sequence[str], given: bytes = b"", within: float = SECONDS) -> bytes:
+    def _output(
+        self, words: Sequence[str], given: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
+    ) -> bytes:
         """Return what a call prints. Refusal, in kubectl's own words, where it fails or is late."""
-        answer = answered(self._command(words), given=given, within=within)
+        answer = answered(self._command(words), given=given, within=within, if_late=if_late)
         if answer.code:
             raise error_of(answer, self._command(words))
         return answer.out

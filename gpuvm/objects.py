@@ -84,6 +84,11 @@ class Condition(_Part):
     status: Text = ""
     reason: Text = ""
     message: Text = ""
+    last_transition_time: Text = ""
+
+
+class Running(_Part):
+    started_at: Text = ""
 
 
 class Terminated(_Part):
@@ -109,7 +114,7 @@ class _Resources(_Part):
 class ContainerStatus(_Part):
     name: Text = ""
     started: bool = False
-    running: Mapping[str, Any] | None = Field(None, validation_alias=At("state", "running"))
+    running: Running | None = Field(None, validation_alias=At("state", "running"))
     waiting: Waiting | None = Field(None, validation_alias=At("state", "waiting"))
     terminated: Terminated | None = Field(None, validation_alias=At("state", "terminated"))
     terminated_before: Terminated | None = Field(None, validation_alias=At("lastState", "terminated"))
@@ -133,6 +138,7 @@ class Container(_Part):
     name: Text = ""
     image: Text = ""
     command: tuple[Text, ...] = ()
+    readiness_command: tuple[Text, ...] = Field((), validation_alias=At("readinessProbe", "exec", "command"))
     limits: Mapping[Text, Text] = Field({}, validation_alias=At("resources", "limits"))
     claims: tuple[_Named, ...] = Field((), validation_alias=At("resources", "claims"))
     apparmor: Text = Field("", validation_alias=At("securityContext", "appArmorProfile", "localhostProfile"))
@@ -208,6 +214,21 @@ class Pod(_WithConditions):
     @property
     def has_ended(self) -> bool:
         return self.phase in _ENDED
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the guest has run since its launcher started, and does not now. The readiness probe of a manifest
+        without one tells: `test -e` a file that is there while the guest runs. Times are of whole seconds."""
+        running, ready = self.launcher.running, self.condition("Ready")
+        if running is None or ready.status != "False" or self.spec.launcher.readiness_command[:1] != ("test",):
+            return False
+        return "" < running.started_at < ready.last_transition_time
+
+    @property
+    def has_started(self) -> bool:
+        """Whether its launcher runs or has run, so that there may be a guest."""
+        status = self.launcher
+        return self.phase != "Pending" or bool(status.running or status.terminated or status.terminated_before)
 
     @property
     def launcher(self) -> ContainerStatus:

@@ -74,6 +74,16 @@ def pod_named(kubectl: Kubectl, name: str) -> Pod:
     return pods[0]
 
 
+def refuse_not_running(pod: Pod) -> None:
+    """Refusal for a pod in which no launcher runs that could be asked anything."""
+    if pod.has_ended:
+        wrong, fix = f"is not running: its pod has {pod.phase.lower()}", f"`kubectl gpuvm start {pod.name}` starts it"
+        raise Refusal(pod.name, wrong, fix)
+    if pod.launcher.running is None:
+        fix = f"`kubectl gpuvm why {pod.name}` says what it waits for"
+        raise Refusal(pod.name, f"is {state_of(pod)}: its launcher does not run", fix)
+
+
 def no_such(name: str) -> Refusal:
     return Refusal(
         name, "there is no such VM in this namespace", "`kubectl gpuvm list -A` lists all; name its namespace with -n"
@@ -153,6 +163,8 @@ def state_of(each: VMObject) -> str:
         return "ErrorUnschedulable" if scheduled.reason == "Unschedulable" else scheduled.reason or "Pending"
     if waiting and waiting.reason not in ("", "ContainerCreating", "PodInitializing"):
         return waiting.reason
+    if each.is_paused:
+        return "Paused"
     return "Running" if each.condition("Ready").status == "True" else "Starting"
 
 

@@ -24,6 +24,7 @@ _ENDS_WITHIN = 5.0  # seconds from the end of a program's output
 #: What kubectl logs beside its errors (klog), and what it adds to those of a program in a container.
 _OURS = "gpu-launcher: "
 _NOISE = re.compile(r"[IWEF]\d{4} |command terminated with exit code|Defaulted container")
+NOT_REACHED = "see whether this machine reaches the cluster of `kubectl config current-context`"
 #: By kubectl's words, as of 1.32: what to do.
 _FIXES = (
     (
@@ -36,7 +37,7 @@ _FIXES = (
     (r"NotFound", "`kubectl gpuvm list -A` lists the VMs"),
     (
         r"was refused|Unable to connect|dial tcp|[Tt]imeout|x509",
-        "see whether this machine reaches the cluster of `kubectl config current-context`",
+        NOT_REACHED,
     ),
 )
 
@@ -57,8 +58,11 @@ def become(command: Sequence[str]) -> NoReturn:
         raise Refusal(command[0], f"cannot be started: {error.strerror}", "install it") from error
 
 
-def answered(command: Sequence[str], *, given: bytes = b"", within: float = SECONDS) -> ProgramAnswer:
-    """Return what a program says with `given` on its standard input. Refusal if it is late, or cannot be started."""
+def answered(
+    command: Sequence[str], *, given: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
+) -> ProgramAnswer:
+    """Return what a program says with `given` on its standard input. Refusal if it is late, with what to do then, or
+    if it cannot be started."""
     with TemporaryFile() as stdin, TemporaryFile() as stderr:
         stdin.write(given)
         stdin.seek(0)
@@ -66,8 +70,7 @@ def answered(command: Sequence[str], *, given: bytes = b"", within: float = SECO
             try:
                 out, code = _printed(process, time.monotonic() + within)
             except subprocess.TimeoutExpired as late:
-                fix = "see whether this machine reaches the cluster of `kubectl config current-context`"
-                raise Refusal(shlex.join(command), f"has not answered in {within:g} s", fix) from late
+                raise Refusal(shlex.join(command), f"has not answered in {within:g} s", if_late) from late
             finally:
                 process.kill()
         if len(out) > _MOST:

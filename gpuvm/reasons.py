@@ -205,7 +205,7 @@ def answer(
     if of_nodes is not None:
         wrong, fix = of_nodes
         return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
-    for reason_of in (_deleted, _ended, _unscheduled, _crashed, _not_started):
+    for reason_of in (_deleted, _ended, _unscheduled, _crashed, _not_started, _paused):
         if (reason := reason_of(pod, events, last_line)) is not None:
             wrong, fix = reason
             return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
@@ -241,7 +241,9 @@ def no_pod(controller: Controller, warnings: Sequence[Event]) -> Problem:
 
 
 def _state(pod: Pod, phase: str) -> str:
-    return "Terminating" if pod.metadata.deletion_timestamp else phase
+    if pod.metadata.deletion_timestamp:
+        return "Terminating"
+    return "Paused" if pod.is_paused else phase
 
 
 def of_record(record: ConfigMap) -> Problem:
@@ -353,6 +355,12 @@ def _not_started(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
             wrong, fix = known
             return f"{wrong}{_quoted(event.message)}", fix
     return None
+
+
+def _paused(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
+    if not pod.is_paused:
+        return None
+    return f"its guest does not run any more{_quoted(last_line)}", "`kubectl gpuvm unpause` lets it run again"
 
 
 def warnings_of(events: Sequence[Event]) -> list[Event]:

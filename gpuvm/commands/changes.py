@@ -17,7 +17,7 @@ from gpuvm.commands.options import ClusterFlags, OneVM, VMName
 from gpuvm.editor import edit_file
 from gpuvm.gpu_launcher import printed
 from gpuvm.kubectl import Kubectl, Printed
-from gpuvm.objects import ID_LABEL, MANIFEST_FILE, AnyObject, ConfigMap, Metadata, VMObject
+from gpuvm.objects import ID_LABEL, MANIFEST_FILE, AnyObject, ConfigMap, Metadata, Pod, VMObject
 from gpuvm.pods import controller_of, look, no_such, pods_of, recorded
 from gpuvm.records import Record, is_record, record_of
 from program.errors import ProgramError, Refusal
@@ -132,7 +132,7 @@ def _flags(kubectl: Kubectl, record: Record) -> list[str]:
 def _apply(kubectl: Kubectl, new: Printed, *, restart: bool) -> None:
     pairs = ((each, kubectl.live_if_changed(each, text)) for each, text in zip(new.objects, new.parts, strict=True))
     changed = [(each, old) for each, old in pairs if old is not None]
-    running = [old.name for _, old in changed if not old.has_ended]
+    running = [old.name for _, old in changed if _has_guest(kubectl, old)]
     if running and not restart:
         fix = "with --restart the guest shuts down, and starts with what is new"
         raise Refusal(
@@ -146,6 +146,13 @@ def _apply(kubectl: Kubectl, new: Printed, *, restart: bool) -> None:
     print_foreign(kubectl.apply(new))
     if older:
         print_foreign(kubectl.delete_at_once(older))
+
+
+def _has_guest(kubectl: Kubectl, old: VMObject) -> bool:
+    """Return whether a guest would be shut down with a Pod or a Job: one whose launcher never ran has none."""
+    if isinstance(old, Pod):
+        return old.has_started and not old.has_ended
+    return not old.has_ended and any(isinstance(each, Pod) and each.has_started for each in kubectl.vms(of=old))
 
 
 def _older(kubectl: Kubectl, record: AnyObject) -> list[ConfigMap]:

@@ -75,7 +75,7 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 
 def _run(verb: Verb, vm: list[str], cluster: ClusterFlags, *, as_json: bool = False) -> None:
-    kubectl, pod = cluster.pod(vm)
+    kubectl, pod = cluster.running_pod(vm)
     words = (*verb.words, *["--json"] * as_json)
     if verb.typed:
         kubectl.join_ctl(pod, *words, tty="-it" if os.isatty(0) else "-i")

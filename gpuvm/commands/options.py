@@ -51,6 +51,12 @@ class ClusterFlags:
         pod = pods.pod_named(cluster.kubectl(), target.name)
         return replace(cluster, namespace=pod.metadata.namespace).kubectl(), pod
 
+    def running_pod(self, words: Sequence[str]) -> tuple[Kubectl, Pod]:
+        """Return the same for a VM whose launcher is to be asked something. Refusal if none runs."""
+        kubectl, pod = self.pod(words)
+        pods.refuse_not_running(pod)
+        return kubectl, pod
+
 
 def _names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names that a VM's may become; none if kubectl does not say."""

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from gpuvm.commands.options import ClusterFlags, OneVM
-from gpuvm.pods import pod_named
 from gpuvm.process import become
 from gpuvm.stream import forwarded
 from gpuvm.target import Target
@@ -29,7 +28,7 @@ def port_forward(
 ) -> None:
     """Forward local ports to the guest's, until Ctrl-C."""
     pairs = [_pair(word) for word in ports]
-    kubectl, pod = cluster.pod([vm])
+    kubectl, pod = cluster.running_pod([vm])
     if not stdio:
         kubectl.port_forward(pod, address, pairs)
     if len(pairs) != 1:
@@ -115,5 +114,5 @@ def scp(
 def _found(cluster: ClusterFlags, words: str) -> Target:
     """Return the VM that is named, with its namespace, once there is one."""
     cluster, target = cluster.of([words])
-    pod = pod_named(cluster.kubectl(), target.name)
+    _, pod = cluster.running_pod([target.name])
     return target._replace(namespace=pod.metadata.namespace)

@@ -68,9 +68,7 @@ def stop(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_period: 
 def restart(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_period: GracePeriod = None) -> None:
     """Have a guest shut down, and start it again."""
     _refuse_other(grace_period, force=force)
-    kubectl, pod = cluster.pod(vm)
-    if pod.has_ended:
-        raise Refusal(pod.name, f"is not running: its pod has {pod.phase.lower()}", "`kubectl gpuvm start`")
+    kubectl, pod = cluster.running_pod(vm)
     its_own = pod.spec.restart_policy == "Always"
     if not its_own and pod.metadata.owner_references:
         fix = "apply it again: `kubectl gpuvm apply --restart -f vm.yaml`"

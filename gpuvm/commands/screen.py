@@ -25,7 +25,7 @@ def screenshot(
     """Write what the guest's screen shows now to a file."""
     if file == "-" and os.isatty(1):
         raise UserError("screenshot -f -", "is on a terminal, which shows no pictures", "expected > FILE.png")
-    kubectl, pod = cluster.pod(vm)
+    kubectl, pod = cluster.running_pod(vm)
     picture = kubectl.ctl(pod, "screenshot", "-", within=_SCREENSHOT)
     if file == "-":
         print_bytes(picture)
@@ -48,7 +48,7 @@ def vnc(
     vnc_path: Annotated[str | None, typer.Option("--vnc-path", metavar="FILE", help="The viewer's program.")] = None,
 ) -> None:
     """Open a local port to the guest's screen, and a VNC viewer on it, until that or Ctrl-C ends."""
-    kubectl, pod = cluster.pod(vm)
+    kubectl, pod = cluster.running_pod(vm)
     with listening(address if proxy_only else "127.0.0.1", port) as server:
         number = server.getsockname()[1]
         viewer = None if proxy_only else viewer_command(number, vnc_type, vnc_path)

@@ -32,6 +32,7 @@ def pod(
     phase: str = "Running",
     node: str | None = "node-1",
     ready: bool = True,
+    ready_since: str | None = None,
     state: Object | None = None,
     last_state: Object | None = None,
     scheduled: Object | None = None,
@@ -40,7 +41,8 @@ def pod(
     spec: Object | None = None,
     owner: str | None = None,
 ) -> Object:
-    """A pod of a VM. `state` and `last_state` are the container's; `scheduled` is its condition."""
+    """A pod of a VM. `ready_since` is the time when it became ready, or ceased to be. `state` and
+    `last_state` are the container's; `scheduled` is its condition."""
     applied = golden(of)
     applied["metadata"]["name"] = name
     applied["metadata"]["labels"] = {"vm.kubevirt.io/name": vm or name, "vmi.kubevirt.io/id": vm or name}
@@ -58,7 +60,8 @@ def pod(
         ]
     if node is not None:
         found["spec"]["nodeName"] = node
-    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    since = {} if ready_since is None else {"lastTransitionTime": ready_since}
+    conditions = [{"type": "Ready", "status": "True" if ready else "False", **since}]
     conditions.append(scheduled or {"type": "PodScheduled", "status": "True"})
     found["status"] = {"phase": phase, "conditions": conditions, **(status or {})}
     if node is not None:

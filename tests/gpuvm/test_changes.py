@@ -102,6 +102,15 @@ def test_the_same_again_changes_nothing(kubectl_gpuvm: Command, alone: StandIn) 
     assert json.loads(alone.given[1])["kind"] == "Pod"
 
 
+def test_a_pod_that_has_never_started_has_no_guest_to_shut_down(kubectl_gpuvm: Command, alone: StandIn) -> None:
+    alone.answers("get pod/no-devices", live(printed(), phase="Pending"))
+    alone.answers("get configmap/", golden(kind="ConfigMap"))
+    alone.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
+    alone.answers("^(apply|delete)")
+    assert kubectl_gpuvm("apply", "-f", VM, "--image", "gpu-launcher:new", env=alone.env).returncode == 0
+    assert changes(alone)[-2][:2] == ["delete", "pod/no-devices"]
+
+
 @pytest.mark.parametrize("other_image", [True, False])
 def test_a_guest_that_runs_is_changed_only_when_that_is_said(
     kubectl_gpuvm: Command, alone: StandIn, *, other_image: bool

@@ -7,6 +7,8 @@ import time
 import pytest
 
 from gpuvm import process as module
+from gpuvm.kubectl import Kubectl
+from gpuvm.objects import Pod
 from gpuvm.process import answered
 from program.errors import Refusal
 from tests.conftest import Command
@@ -76,6 +78,15 @@ def test_who_does_not_answer_in_time_is_ended() -> None:
     with pytest.raises(Refusal, match=r"sleep 60: has not answered in 0\.2 s; see whether this machine reaches"):
         answered(["sleep", "60"], within=0.2)
     assert time.monotonic() - before < allowed(10)
+
+
+def test_what_a_late_launcher_was_asked_may_be_done_all_the_same(kubectl: StandIn) -> None:
+    """A pause waits for libvirt, and comes to pass also when nobody waits any more."""
+    program = kubectl.bin / "kubectl"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    fix = r"it may be done: `kubectl gpuvm state vm` says what the VM does now"
+    with pytest.raises(Refusal, match=rf"ctl pause: has not answered in 0\.2 s; {fix}"):
+        Kubectl(str(program)).ctl(Pod.model_validate(pod()), "pause", within=0.2)
 
 
 def test_who_closes_its_output_and_stays_is_ended_too() -> None:

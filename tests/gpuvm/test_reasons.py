@@ -8,7 +8,7 @@ from gpuvm.objects import Controller, Event, Pod, ResourceClaim
 from gpuvm.reasons import answer, no_pod
 from launcher.checks.cgroup import memlock
 from program.problem import Problem
-from tests.gpuvm.cluster import CARD, controller, ended, event, holding, pending, pod, terminated, waiting
+from tests.gpuvm.cluster import CARD, CREATED, controller, ended, event, holding, pending, pod, terminated, waiting
 
 
 class Case(NamedTuple):
@@ -234,6 +234,17 @@ CASES = {
         pod(ready=False),
         "vms/vm: is Starting: the guest does not run yet: pinning 64 GiB; `kubectl gpuvm state` and `logs -f` follow",
         last_line="pinning 64 GiB",
+    ),
+    "a paused guest": Case(
+        pod(ready=False, ready_since="2026-11-22T12:00:01Z"),
+        "vms/vm: is Paused: its guest does not run any more (paused: I/O error of disk root); `kubectl gpuvm unpause` ",
+        last_line="paused: I/O error of disk root",
+    ),
+    "a guest that has not run since its container started": Case(
+        pod(ready=False, ready_since=CREATED), "vms/vm: is Starting: "
+    ),
+    "a guest that its own probe calls not ready": Case(
+        pod(ready=False, ready_since="2026-11-22T12:00:01Z", of="probes"), "vms/vm: is Starting: "
     ),
     "nothing": Case(pod(), "vms/vm: is Running: nothing keeps it"),
 }  # fmt: skip

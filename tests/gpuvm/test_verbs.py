@@ -116,6 +116,30 @@ def test_the_console_has_input_and_a_terminal_only_if_there_is_one(kubectl_gpuvm
     assert kubectl.given[-1] == "root\n"
 
 
+@pytest.mark.parametrize(
+    "words", ["console vm", "pause vm", "vnc vm --proxy-only", "port-forward vm 22", "ssh vm", "restart vm"]
+)
+def test_a_vm_without_a_launcher_is_asked_nothing(kubectl_gpuvm: Command, kubectl: StandIn, words: str) -> None:
+    kubectl.answers("get pods", [waiting("ErrImagePull", "no")])
+    result = kubectl_gpuvm(*words.split(), env=kubectl.env)
+    state = "vm: is ErrImagePull: its launcher does not run"
+    assert result.stderr == f"kubectl-gpuvm: {state}; `kubectl gpuvm why vm` says what it waits for\n"
+    assert result.returncode == 1
+    assert [call[1] for call in kubectl.calls] == ["get"]
+
+
+def test_a_vm_that_has_ended_says_so(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pods", [ended(0, phase="Succeeded")])
+    assert kubectl_gpuvm("console", "vm", env=kubectl.env).stderr == (
+        "kubectl-gpuvm: vm: is not running: its pod has succeeded; `kubectl gpuvm start vm` starts it\n"
+    )
+
+
+def test_a_paused_guest_is_listed_as_such(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get", [pod(ready=False, ready_since="2026-11-22T12:00:01Z")])
+    assert kubectl_gpuvm("list", env=kubectl.env).stdout.splitlines()[1].split()[:2] == ["vm", "Paused"]
+
+
 def test_the_context_and_the_namespace_are_kubectls_own_flags(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     kubectl.answers("get pods", [pod()])
     kubectl.answers("exec", "")
