@@ -46,7 +46,7 @@ REPLACED = (
     Replaced("guest: 4Gi", "guest: 64Mi", "the same"),
     Replaced(
         ".venv/bin/gpu-launcher ctl console",
-        "{ echo; sleep 1; } | timeout 5 .venv/bin/gpu-launcher ctl console || true",
+        "while echo; do sleep 0.2; done | timeout 60 .venv/bin/gpu-launcher ctl console | grep -m 1 guest || true",
         "nobody types Ctrl-]",
     ),
     Replaced("ssh -p 2222", ": ssh -p 2222", "the guest has none"),

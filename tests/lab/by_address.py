@@ -45,8 +45,7 @@ prlimit --pid $$ --memlock=8388608:8388608
 prlimit --pid $$ --memlock=unlimited
 (launcher run) > run.log 2>&1 &
 until grep -e '-> guest .*1$' run.log || [ ! -e /proc/$! ]; do sleep 1; done
-{{ for second in 1 2 3 4 5 6 7 8 9; do echo; sleep 1; done; }} |
-    $as_user timeout 60 gpu-launcher ctl console || echo "console $?"
+while echo; do sleep 1; done | $as_user timeout 60 gpu-launcher ctl console | grep -m 1 guest || echo "console $?"
 $as_user sh -c "kill $!"
 wait $! || echo "run $?"
 export XDG_STATE_HOME=/tmp/own
