@@ -205,7 +205,7 @@ def attributes(
         words.SUBSYSTEM: None if lead.subsystem_id == "0000:0000" else lead.subsystem_id,
         words.MODEL: words.fitted(device.model),
         # pci.ids has one name for several models of one device ID: "A2 / A16".
-        words.PRODUCT: words.fitted(sold if model is None or "/" not in sold else model),
+        words.PRODUCT: words.fitted(sold if model is None or "/" not in sold else _with_seller(model, lead.vendor_id)),
         words.NVML_NAME: None if model is None else words.fitted(model),
         words.RESOURCE: None if device.resource is None else words.fitted(device.resource),
         words.PCIE_ROOT: lead.root,
@@ -244,9 +244,13 @@ def product(device: Device) -> str:
     """Return the product's name with the vendor's: the text that pci.ids has in brackets, `GA102 [GeForce RTX 3090]`,
     or all of its text."""
     sold = re.search(r"\[(.+)\]", device.model)
-    words_of_it = device.model if sold is None or device.mdev is not None else sold[1]
-    seller = _SELLERS.get(device.lead.vendor_id)
-    return words_of_it if seller is None or seller.upper() in words_of_it.upper() else f"{seller} {words_of_it}"
+    name = device.model if sold is None or device.mdev is not None else sold[1]
+    return _with_seller(name, device.lead.vendor_id)
+
+
+def _with_seller(name: str, vendor_id: int) -> str:
+    seller = _SELLERS.get(vendor_id)
+    return name if seller is None or seller.upper() in name.upper() else f"{seller} {name}"
 
 
 def taint_value(reason: Hindrance) -> str:

@@ -1,4 +1,4 @@
-"""NVML's names and UUIDs as people have them in their manifests, where a cluster has a card of each of 34 models."""
+"""NVML's names and UUIDs as people have them in their manifests, where a cluster has a card of each of 44 models."""
 
 import json
 from pathlib import Path
@@ -22,13 +22,20 @@ from tests.launcher.selection.hami import entries
 
 #: IDs of the device, and of the board where it decides; the name in pci.ids of August 2026; NVML's.
 MODELS = (
+    ("13f2", "", "Tesla M60", "Tesla M60"),
     ("15f8", "", "Tesla P100 PCIe 16GB", "Tesla P100-PCIE-16GB"),
     ("1b38", "", "Tesla P40", "Tesla P40"),
     ("1db1", "", "Tesla V100 SXM2 16GB", "Tesla V100-SXM2-16GB"),
     ("1db5", "", "Tesla V100 SXM2 32GB", "Tesla V100-SXM2-32GB"),
     ("1db4", "", "Tesla V100 PCIe 16GB", "Tesla V100-PCIE-16GB"),
     ("1db6", "", "Tesla V100 PCIe 32GB", "Tesla V100-PCIE-32GB"),
+    ("1db3", "", "Tesla V100 FHHL 16GB", "Tesla V100-FHHL-16GB"),
+    ("1eb1", "", "Quadro RTX 4000", "Quadro RTX 4000"),
     ("1eb8", "", "Tesla T4", "Tesla T4"),
+    ("1e30", "10de:12ba", "Quadro RTX 6000/8000", "Quadro RTX 6000"),
+    ("1e30", "10de:129e", "Quadro RTX 6000/8000", "Quadro RTX 8000"),
+    ("1e78", "10de:13d9", "Quadro RTX 6000/8000", "Quadro RTX 6000"),
+    ("1e78", "10de:13d8", "Quadro RTX 6000/8000", "Quadro RTX 8000"),
     ("20b0", "", "A100 SXM4 40GB", "NVIDIA A100-SXM4-40GB"),
     ("20b2", "", "A100 SXM4 80GB", "NVIDIA A100-SXM4-80GB"),
     ("20f1", "", "A100 PCIe 40GB", "NVIDIA A100-PCIE-40GB"),
@@ -36,6 +43,7 @@ MODELS = (
     ("20f3", "", "A800-SXM4-80GB", "NVIDIA A800-SXM4-80GB"),
     ("20b7", "", "A30 PCIe", "NVIDIA A30"),
     ("2236", "", "A10", "NVIDIA A10"),
+    ("2237", "", "A10G", "NVIDIA A10G"),
     ("25b6", "10de:14a9", "A2 / A16", "NVIDIA A16"),
     ("25b6", "10de:157e", "A2 / A16", "NVIDIA A2"),
     ("2235", "", "A40", "NVIDIA A40"),
@@ -46,8 +54,10 @@ MODELS = (
     ("2324", "", "H800", "NVIDIA H800"),
     ("2329", "", "H20", "NVIDIA H20"),
     ("2335", "", "H200 SXM 141GB", "NVIDIA H200"),
+    ("233b", "", "H200 NVL", "NVIDIA H200 NVL"),
     ("2342", "10de:1809", "GH200 120GB / 480GB", "NVIDIA GH200 480GB"),
     ("2901", "", "B200", "NVIDIA B200"),
+    ("27b6", "", "L2", "NVIDIA L2"),
     ("27b8", "", "L4", "NVIDIA L4"),
     ("26b5", "", "L40", "NVIDIA L40"),
     ("26b9", "", "L40S", "NVIDIA L40S"),
@@ -114,24 +124,30 @@ EVERY = cluster(
 )
 
 
+def as_hami_has_it(name: str) -> str:
+    """As HAMi's device plugin writes a model to its node."""
+    return name if name.startswith("NVIDIA") else f"NVIDIA-{name}"
+
+
 def by_hami(word: str) -> set[int]:
     """The models that HAMi would take for a word; where it has blanks, NVIDIA's labels have hyphens."""
 
     def plain(text: str) -> str:
         return text.upper().replace("-", " ")
 
-    return {number for number, (*_, name) in enumerate(MODELS) if plain(word) in plain(name)}
+    return {number for number, (*_, name) in enumerate(MODELS) if plain(word) in plain(as_hami_has_it(name))}
 
 
 def test_a_name_of_nvmls_chooses_and_excludes_the_models_that_it_does_in_hami() -> None:
     every = set(range(len(MODELS)))
-    assert len(every) == 34
+    assert len(every) == 44
     for number, (*_, name) in enumerate(MODELS):
         label, bare = name.replace(" ", "-"), name.partition(" ")[2]
-        for word in (label, bare.lower()):
+        for word in (label, as_hami_has_it(name), bare.lower()):
             assert number in by_hami(word), word
             assert fits(EVERY, "use-gputype", word) == by_hami(word), word
-        assert fits(EVERY, "nouse-gputype", label) == every - by_hami(name), label
+        for word in (label, as_hami_has_it(name)):
+            assert fits(EVERY, "nouse-gputype", word) == every - by_hami(word), word
 
 
 @pytest.mark.parametrize(
@@ -144,6 +160,8 @@ def test_a_name_of_nvmls_chooses_and_excludes_the_models_that_it_does_in_hami() 
         ("NVIDIA-Tesla V100-SXM2-32GB", ["Tesla V100-SXM2-32GB"]),  # as HAMi writes it to a node
         ("NVIDIA-NVIDIA A30", ["NVIDIA A30"]),
         ("A16", ["NVIDIA A16"]),
+        ("NVIDIA", [name for *_, name in MODELS]),
+        ("NVIDIA-Quadro RTX 6000", ["Quadro RTX 6000"] * 2),
         ("GH200 120GB", []),
         ("GX100", []),
     ],
