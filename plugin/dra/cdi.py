@@ -6,6 +6,7 @@ and for an extended resource the variable of the device plugin. A container gets
 names.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pci.slices import DRIVER, Attributes
 from plugin.allocation import Allocation
 from plugin.dra.checkpoint import PLACE
 from plugin.dra.claims import DriverClaim
-from plugin.state_files import write_json
+from plugin.state_files import Broken, StateFile, write_json
 from program.errors import Refusal
 
 #: The version that introduced deviceNodes.hostPath, the newest field in use (CNCF's CDI specification, SPEC.md).
@@ -48,7 +49,7 @@ class Files:
             "cdiVersion": _VERSION,
             "kind": _KIND,
             "devices": [
-                {"name": f"{uid}_{request}", "containerEdits": self._edits(claim, request, allocations[request], env)}
+                {"name": _name(uid, request), "containerEdits": self._edits(claim, request, allocations[request], env)}
                 for request in sorted(allocations)
             ],
         }
@@ -70,8 +71,17 @@ class Files:
             ) from error
 
     def are_whole(self, uid: str, requests: Iterable[str]) -> bool:
-        """Whether the claim has its specification, and the file of each of these requests."""
-        return all(file.exists() for file in (self._specification(uid), *(self._file(uid, each) for each in requests)))
+        """Whether the claim has its specification, of these requests, and the file of each, and none is empty, torn or
+        another's."""
+        of_requests = {request: _read(self._file(uid, request)) for request in requests}
+        match _read(self._specification(uid)):
+            case {"kind": str(kind), "devices": [*devices]} if kind == _KIND:
+                names = [each.get("name") for each in devices if isinstance(each, dict)]
+            case _:
+                return False
+        return sorted(map(str, names)) == sorted(_name(uid, each) for each in of_requests) and all(
+            _is_of(document, uid, request) for request, document in of_requests.items()
+        )
 
     def claims(self) -> frozenset[str]:
         """Return the UIDs of all claims that have a file."""
@@ -122,7 +132,28 @@ class Files:
 
 def device_id(uid: str, request: str) -> str:
     """Return the CDI device of a claim's request, by the name that the kubelet gets."""
-    return f"{_KIND}={uid}_{request}"
+    return f"{_KIND}={_name(uid, request)}"
+
+
+def _name(uid: str, request: str) -> str:
+    return f"{uid}_{request}"
+
+
+def _read(file: Path) -> Any:
+    """Return a document that was written; None if there is none, or no whole one."""
+    try:
+        return StateFile(path=file, of=json.loads, wrong="is no JSON", fix="").read()
+    except Broken:
+        return None
+
+
+def _is_of(document: Any, uid: str, request: str) -> bool:
+    """Whether a document tells a container the devices of this request of the claim."""
+    match document:
+        case {"metadata": {"uid": str(its)}, "requests": [{"name": str(name), "devices": [_, *_]}]}:
+            return (its, name) == (uid, request)
+        case _:
+            return False
 
 
 def metadata(claim: DriverClaim, request: str, devices: Sequence[tuple[str, Attributes]], pool: str) -> dict[str, Any]:

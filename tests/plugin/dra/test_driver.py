@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,20 @@ def test_prepare_and_unprepare_may_be_asked_again_and_the_plugin_may_end_between
     assert (cluster.specifications(), cluster.checkpoint()) == ({}, {})
 
 
-def test_files_that_somebody_removed_are_written_again(cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        Path.unlink,
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(file.read_bytes()[:-20]),
+        lambda file: file.write_bytes(bytes(file.stat().st_size)),
+        lambda file: file.write_text(file.read_text().replace("gpu-", "other-")),
+    ],
+    ids=["removed", "empty", "cut", "zeros", "another claim's"],
+)
+def test_files_that_are_not_as_they_were_written_are_written_again(
+    cluster: Cluster, spoil: Callable[[Path], object]
+) -> None:
     with cluster.driver():
         cluster.wait_for(FIRST, SECOND)
         claim = cluster.claim(FIRST, SECOND)
@@ -196,7 +209,7 @@ def test_files_that_somebody_removed_are_written_again(cluster: Cluster) -> None
         told = [file.read_text() for file in metadata]
         for lost in (list(cluster.cdi.iterdir()), metadata[:1], [*cluster.cdi.iterdir(), *metadata]):
             for file in lost:
-                file.unlink()
+                spoil(file)
             prepared(cluster, claim)
             assert cluster.specifications() == before
             assert [file.read_text() for file in metadata] == told
