@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pci.vendors import NVIDIA
 
 #: By device ID; where boards of one device have different names, by device ID and those of the board.
-_NAMES: Mapping[str, str] = {
+NAMES: Mapping[str, str] = {
     "13bd": "Tesla M10",
     "13f2": "Tesla M60",
     "15f7": "Tesla P100-PCIE-12GB",
@@ -125,4 +125,4 @@ def nvml_name(pci_id: str, subsystem_id: str) -> str | None:
     vendor, _, device = pci_id.partition(":")
     if vendor != f"{NVIDIA:04x}":
         return None
-    return _NAMES.get(f"{device} {subsystem_id}") or _NAMES.get(device)
+    return NAMES.get(f"{device} {subsystem_id}") or NAMES.get(device)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from launcher.checks.finding import error
-from launcher.selection.annotations import DRIVER
+from launcher.selection.annotations import Word
 from pci.resource import FABRIC_MANAGER
 from program.finding import Finding
 
@@ -14,7 +14,7 @@ def other_driver(declared: str | None, environ: Mapping[str, str]) -> Iterator[F
     manager = environ.get(FABRIC_MANAGER)
     if declared is not None and manager is not None and declared != manager:
         yield error(
-            DRIVER,
+            Word.DRIVER,
             f"is {declared}, and the Fabric Manager of this node is {manager}: CUDA would fail with error 802",
             "install the manager's version in the guest and name it there, or choose by DRA a node that has yours",
         )

@@ -7,6 +7,7 @@ import typer
 
 from launcher.commands.options import ClusterFile, VMFlags, one_vm
 from launcher.manifest.parser import Given
+from launcher.pod.claims import CLAIM, by_claim
 from launcher.pod.objects import objects
 from launcher.selection import fit as fitting
 from launcher.selection.cluster import Cluster
@@ -41,16 +42,24 @@ def fit(
     # Cards are asked of DRA where it has any, and else of device plugins. A pod that is there has decided that.
     dra = pod is None and (found.publishes or not found.states)
     asks = _pod(given, pod, found, dra=dra)
-    claims = [
-        fitting.NamedClaim(claim.name, "ResourceClaim", claim.resourceClaimName)
-        if claim.resourceClaimName is not None
-        else fitting.NamedClaim(claim.name, "ResourceClaimTemplate", str(claim.resourceClaimTemplateName))
-        for claim in vmi.spec.resourceClaims
-    ]
+    entries, namespace = vmi.spec.domain.devices.entries, given.namespace
+    if pod is not None and asks is not None:
+        claims = fitting.claims_of(asks, found)
+        namespace = pod.partition("/")[0]
+        if any(claim.name == CLAIM for claim in claims):
+            # The pod has the manifest with requests of this claim for deviceNames.
+            entries = by_claim(given)[0].instance.spec.domain.devices.entries
+    else:
+        claims = [
+            fitting.NamedClaim(claim.name, "ResourceClaim", claim.resourceClaimName)
+            if claim.resourceClaimName is not None
+            else fitting.NamedClaim(claim.name, "ResourceClaimTemplate", str(claim.resourceClaimTemplateName))
+            for claim in vmi.spec.resourceClaims
+        ]
     result = fitting.fit_of(
         pod or f"{vmi.metadata.namespace}/{vmi.metadata.name}",
-        given.namespace,
-        vmi.spec.domain.devices.entries,
+        namespace,
+        entries,
         vmi.metadata.annotations.selection,
         claims,
         found,

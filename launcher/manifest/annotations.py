@@ -13,17 +13,7 @@ from typing import Any, Literal, get_args
 
 from launcher.guest import NEAREST, NO_MMAP, P2P, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, VFIO, Topology
 from launcher.manifest.quotation import shown
-from launcher.selection.annotations import (
-    DRIVER,
-    FIRST,
-    MEMORY,
-    NO_SELECTION,
-    PLACES,
-    SELECT,
-    TOGETHER,
-    Selection,
-    read_selection,
-)
+from launcher.selection.annotations import NO_SELECTION, PLACES, Selection, Word, read_selection
 from program.errors import Nonsense
 from program.spelling import meant
 
@@ -50,13 +40,13 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     NO_MMAP: ("true", "false"),
     VFIO: ("groups", "iommufd"),
     _ASK_GUEST: ("nvidia-smi",),
-    TOGETHER: PLACES,
+    Word.TOGETHER: PLACES,
     _MEMFD: ("true", "false"),
     _NO_FREE_PAGES: ("true", "false"),
 }
 
 #: Those that read_selection reads, and that have not a few values each.
-_SELECTING = (SELECT, MEMORY, FIRST, DRIVER)
+_SELECTING = tuple(word for word in Word if word.startswith(OURS) and word is not Word.TOGETHER)
 _NAMES = (*KNOWN, SEATS_OF, ROM_OF, *_SELECTING)
 _LONGEST_PATH = 1024
 

@@ -32,7 +32,7 @@ from launcher.manifest.volumes import (
     check_templates,
     check_volumes,
 )
-from launcher.selection.annotations import SELECT
+from launcher.selection.annotations import Word
 from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
@@ -82,7 +82,7 @@ ReadAnnotations = Annotated[
                     name: {"type": ["string", "null"], "contentMediaType": "application/json"}
                     for name in (SEATS_OF, ROM_OF)
                 },
-                SELECT: {"type": ["string", "null"]},
+                Word.SELECT: {"type": ["string", "null"]},
             },
         },
     ),

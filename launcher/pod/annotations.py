@@ -14,7 +14,7 @@ from launcher.manifest.quotation import shown
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network import multus
 from launcher.pod.security import Level
-from launcher.selection.annotations import NAMES
+from launcher.selection.annotations import Word
 from program.errors import UserError
 from program.problem import Problem
 
@@ -44,7 +44,7 @@ WHOLE = (
     *("kubectl.kubernetes.io/default-container", "kubectl.kubernetes.io/default-logs-container"),
     *("kubectl.kubernetes.io/restartedAt", "controller.kubernetes.io/pod-deletion-cost"),
     "scheduling.k8s.io/group-name",
-    *NAMES,
+    *Word,
 )
 #: kubectl's own note of what was applied, which it writes anew.
 _KUBECTLS = "kubectl.kubernetes.io/last-applied-configuration"

@@ -13,7 +13,7 @@ from launcher.manifest.inputs import names_of
 from launcher.manifest.instancetypes.draft import value_at
 from launcher.pod.names import by_content
 from launcher.pod.plain import PodObject
-from launcher.selection.annotations import FIRST, NAMES, USE_TYPE, read_selection, refuse_unheard
+from launcher.selection.annotations import Word, read_selection, refuse_unheard
 from launcher.selection.claim import claim_for
 from launcher.selection.cluster import Cluster
 from launcher.selection.nvml import refuse_unknown_ids
@@ -49,7 +49,7 @@ def claim_template(vm: JSONObject, cluster: Cluster | None = None) -> PodObject:
         selection = read_selection(annotations)
     except Nonsense as error:
         raise UserError("metadata.annotations", error.wrong, error.fix) from error
-    words = {name: annotations[name] for name in NAMES if annotations.get(name)}
+    words = {word.value: annotations[word] for word in Word if annotations.get(word)}
     if not words:
         fix = "by resource alone DRA serves a VM with the DeviceClasses of gpu-plugin inventory --device-classes"
         raise UserError("metadata.annotations", "has none that chooses a card", fix)
@@ -58,10 +58,10 @@ def claim_template(vm: JSONObject, cluster: Cluster | None = None) -> PodObject:
         fix = "list a card there; if the VM's instance type has it, give the instance: kubectl get vmi -o yaml"
         raise UserError("spec.domain.devices", "has no entry by deviceName", fix)
     refuse_unheard(selection, entries)
-    if FIRST in selection.names:
+    if Word.FIRST in selection.names:
         # The metadata calls it gpu-0/ALTERNATIVE, and KubeVirt looks for gpu-0 (pkg/dra/utils.go, d923fdb815).
-        wrong = f"{FIRST} makes a request of alternatives, and KubeVirt finds no device of such a request"
-        raise UserError("metadata.annotations", wrong, f"name the models in {USE_TYPE}, in no order")
+        wrong = f"{Word.FIRST} makes a request of alternatives, and KubeVirt finds no device of such a request"
+        raise UserError("metadata.annotations", wrong, f"name the models in {Word.USE_TYPE}, in no order")
     refuse_unknown_ids(selection, cluster)
     names = "|".join(",".join(_device_name(entry) for entry in each) for each in lists.values())
     namespace, _ = names_of(vm)

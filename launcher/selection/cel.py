@@ -45,13 +45,13 @@ class Expression:
         except Exception as error:
             raise UserError(
                 subject,
-                f"{_shown(text)} is no CEL that fit knows: {_first(error)}",
+                f"{shown_line(text)} is no CEL that fit knows: {_first(error)}",
                 "expected an expression over device.driver, device.attributes and device.capacity, with what "
                 "docs/choosing.md lists",
             ) from error
         if self._compiled.return_type() not in (kinds.BOOL, kinds.DYN):
             name = self._compiled.return_type().name()
-            raise UserError(subject, f"{_shown(text)} is of type {name}", "expected a bool")
+            raise UserError(subject, f"{shown_line(text)} is of type {name}", "expected a bool")
         self._bool = kinds.BOOL
         self._nothing: dict[str, Any] = {match[2]: {} for match in _DOMAINS.finditer(text)}
         self._reads = _reads(text)
@@ -226,7 +226,8 @@ def _integer(message: Any) -> int:
     return int(exact)
 
 
-def _shown(text: str) -> str:
+def shown_line(text: str) -> str:
+    """Return an expression in one line, in quotes, and cut if it is long."""
     line = " ".join(text.split())
     return repr(line if len(line) <= _LONGEST else f"{line[:_LONGEST]}...")
 

@@ -9,24 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import Any
+from typing import Any, assert_never
 
 from launcher.claims import Entry, EntryKind
-from launcher.selection.annotations import (
-    AVOID_ID,
-    AVOID_TYPE,
-    DRIVER,
-    FIRST,
-    LONGEST_EXPRESSION,
-    MEMORY,
-    SELECT,
-    TOGETHER,
-    USE_ID,
-    USE_TYPE,
-    Proximity,
-    Selection,
-    is_nvml_id,
-)
+from launcher.selection.annotations import LONGEST_EXPRESSION, Proximity, Selection, Word, nvml_id
 from pci import slices as words
 from pci.vendors import NVIDIA, PREFIXES
 from program.errors import UserError
@@ -37,6 +23,9 @@ DEVICE_CLASS = words.DRIVER
 #: Requests of a ResourceClaim, and constraints (DeviceRequestsMaxSize, kubernetes/api resource/v1/types.go).
 _MOST_REQUESTS = 32
 
+_LONGEST = 200  # characters of an annotation that are shown
+#: What joins the GPUs of a board.
+NVLINK = f"{Word.TOGETHER}: nvlink"
 _PLACES: Mapping[Proximity, str] = {
     "node": words.NUMA_NODE,
     "root": words.PCIE_ROOT,
@@ -52,6 +41,7 @@ _ALTERNATIVES = ("first", "second", "third", "fourth", "fifth", "sixth", "sevent
 #: HAMi's resource for any whole GPU of NVIDIA, and the same of other vendors: the vendor ID by resource.
 ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items()}
 _OURS = f'device.attributes["{words.DRIVER}"]'
+_RESOURCE = re.compile(re.escape(words.of_resource("")[:-1]) + r'([^"\\]+)"')
 #: The API server rejects `contains` behind orValue: not knowing that the text is short, it estimates too high a cost.
 _HAS_PRODUCT = f"has({_OURS}.{words.PRODUCT})"
 #: A card of a model that neither pci.ids nor we have a name for: `NVIDIA 10de:3182`. It may be of any excluded type.
@@ -95,7 +85,7 @@ class Selector:
 
 
 #: Of several GPUs that may be any: some of a board with partitions would nearly always be none, and no guest's.
-_OFF_BOARDS = Selector(f"!has({_OURS}.{words.MODULE_ID})", f"several GPUs without {TOGETHER}: nvlink", Misfit.EXCLUDED)
+OFF_BOARDS = Selector(f"!has({_OURS}.{words.MODULE_ID})", f"several GPUs without {NVLINK}", Misfit.EXCLUDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +110,30 @@ class DeviceRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """The devices of these requests, or of all if there are none, have one value of an attribute. `source`: the
+    annotation that it comes from."""
+
+    attribute: str
+    source: str
+    requests: tuple[str, ...] = ()
+
+    def spec(self) -> dict[str, Any]:
+        """Return the constraint as the API has it."""
+        return {"matchAttribute": self.attribute, **({"requests": [*self.requests]} if self.requests else {})}
+
+
+@dataclass(frozen=True, slots=True)
 class VMClaim:
-    """The ResourceClaim of a VM: its requests, and its constraints as the API has them."""
+    """The ResourceClaim of a VM."""
 
     requests: tuple[DeviceRequest, ...]
-    constraints: tuple[Mapping[str, Any], ...]
+    constraints: tuple[Constraint, ...]
 
     def spec(self) -> dict[str, Any]:
         """Return the spec of a ResourceClaim, of resource.k8s.io/v1."""
         requests = [request.spec() for request in self.requests]
-        constraints = list(self.constraints)
+        constraints = [constraint.spec() for constraint in self.constraints]
         return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}
 
 
@@ -143,46 +147,47 @@ def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
 
     `together` is about all devices, everything else in a selection about GPUs.
     """
-    entries = tuple(entries)
-    gpus = sum(entry.kind is EntryKind.GPU and isinstance(entry.wants, str) for entry in entries)
-    of_gpu = (*_selectors(selection), *(_of_board(selection) if gpus > 1 else []))
-    first = tuple(_first(selection))
-    requests: list[DeviceRequest] = []
     numbers = dict.fromkeys(EntryKind, 0)
+    names: dict[str, Entry] = {}
     for entry in entries:
-        name = f"{entry.kind}-{numbers[entry.kind]}"
-        numbers[entry.kind] += 1
         if isinstance(entry.wants, str):
-            is_gpu, own = entry.kind is EntryKind.GPU, _of_resource(entry.wants)
-            requests.append(
-                DeviceRequest(name, entry, (own, *of_gpu), first) if is_gpu else DeviceRequest(name, entry, (own,))
-            )
-    if len(requests) > _MOST_REQUESTS:
+            names[f"{entry.kind}-{numbers[entry.kind]}"] = entry
+        numbers[entry.kind] += 1
+    if len(names) > _MOST_REQUESTS:
         raise UserError(
             "spec.domain.devices",
-            f"has {len(requests)} entries by deviceName, and a ResourceClaim holds {_MOST_REQUESTS} requests",
+            f"has {len(names)} entries by deviceName, and a ResourceClaim holds {_MOST_REQUESTS} requests",
             "claim some of them yourself, and name that by claimName",
         )
-    return VMClaim(tuple(requests), tuple(_constraints(requests, selection))) if requests else None
+    gpus = tuple(name for name, entry in names.items() if entry.kind is EntryKind.GPU)
+    among_gpus = () if len(gpus) == len(names) else gpus
+    of_gpu: list[Selector] = []
+    first: list[Selector] = []
+    constraints: list[Constraint] = []
+    for word, text in selection.given:
+        for part in _parts(word, text, selection, of_all=len(names), of_gpus=len(gpus)):
+            match part:
+                case Selector():
+                    (first if word is Word.FIRST else of_gpu).append(part)
+                case str() as attribute:
+                    is_of_all = word is Word.TOGETHER and selection.together != "nvlink"
+                    constraint = Constraint(attribute, _source(word, text), () if is_of_all else among_gpus)
+                    constraints += [constraint] * (constraint.spec() not in [each.spec() for each in constraints])
+    if len(gpus) > 1 and selection.together != "nvlink":
+        of_gpu.append(OFF_BOARDS)
+    requests = (
+        DeviceRequest(name, entry, (_of_resource(str(entry.wants)), *of_gpu), tuple(first))
+        if entry.kind is EntryKind.GPU
+        else DeviceRequest(name, entry, (_of_resource(str(entry.wants)),))
+        for name, entry in names.items()
+    )
+    return VMClaim(tuple(requests), tuple(constraints)) if names else None
 
 
-def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Iterable[Mapping[str, Any]]:
-    """Yield the constraints. A single card has none: it could not be in an unknown place then."""
-    gpus = [request.name for request in requests if request.entry.kind is EntryKind.GPU]
-    of_all = len(gpus) == len(requests)
-    among_gpus = {} if of_all else {"requests": gpus}
-    if selection.first and len(gpus) > 1:
-        yield {"matchAttribute": f"{words.DRIVER}/{words.PRODUCT}", **among_gpus}
-    bound = selection.numa_bind and len(gpus) > 1
-    if bound:
-        yield {"matchAttribute": _PLACES["node"], **among_gpus}
-    match selection.together:
-        case "nvlink" if len(gpus) > 1:
-            # As many devices as the partition has GPUs are all of it.
-            yield {"matchAttribute": f"{words.DRIVER}/{words.PARTITION}{len(gpus)}", **among_gpus}
-        case ("node" | "root" | "switch") as place if len(requests) > 1:
-            if not (bound and of_all and place == "node"):
-                yield {"matchAttribute": _PLACES[place]}
+def resource_in(expression: str) -> str | None:
+    """Return the resource of which the selector has this expression; None for another expression."""
+    match = _RESOURCE.match(expression)
+    return match[1] if match is not None and _of_resource(match[1]).expression == expression else None
 
 
 def _of_resource(resource: str) -> Selector:
@@ -197,51 +202,61 @@ def _of_resource(resource: str) -> Selector:
     return Selector(f"{name} || {gpu}", resource, Misfit.OTHER_VENDOR, words.RESOURCE)
 
 
-def _selectors(selection: Selection) -> Iterator[Selector]:
-    """Yield a selector for each annotation that every GPU has to fit; UserError for one that is too long."""
-    memory = f'device.capacity["{words.DRIVER}"].{words.MEMORY}'
-    shown = dict.fromkeys(selection.nvml_ids, words.NVML_UUID)
-    expressions = {
-        USE_TYPE: (_of_types(selection.use_types or ()), None),
-        AVOID_TYPE: (f"!({_of_types(selection.avoid_types)}) && !({_NAMELESS})", None),
-        USE_ID: (_of_ids(selection.use_ids or ()), shown.get(USE_ID, words.UUID)),
-        AVOID_ID: (_not_of_ids(selection.avoid_ids), shown.get(AVOID_ID, words.UUID)),
-        MEMORY: (
-            f"has({memory}) && {memory}.compareTo(quantity({_quoted(selection.memory or '0')})) >= 0",
-            words.MEMORY,
-        ),
-        SELECT: (selection.select or "", None),
-    }
-    for name, text in selection.given:
-        if name not in expressions:
-            continue  # a constraint, or alternatives
-        expression, shows = expressions[name]
-        yield _selector(name, text, expression, shows)
+def _parts(word: Word, text: str, selection: Selection, *, of_all: int, of_gpus: int) -> Iterator[Selector | str]:
+    """Yield what an annotation becomes in the claim of a VM with so many devices and GPUs: selectors of a GPU, of FIRST
+    one for each alternative, and attributes of which all have one value. A single card has no such attribute: it could
+    not be in an unknown place then. UserError for a selector that is too long."""
+    match word:
+        case Word.USE_TYPE:
+            yield _selector(word, text, _of_types(selection.use_types or ()))
+        case Word.AVOID_TYPE:
+            yield _selector(word, text, f"!({_of_types(selection.avoid_types)}) && !({_NAMELESS})")
+        case Word.USE_ID:
+            yield _selector(word, text, _of_ids(selection.use_ids or ()), _shown(selection.use_ids or ()))
+        case Word.AVOID_ID:
+            yield _selector(word, text, _not_of_ids(selection.avoid_ids), _shown(selection.avoid_ids))
+        case Word.NUMA_BIND:
+            yield from [words.NUMA_NODE] * (of_gpus > 1)
+        case Word.MEMORY:
+            memory = f'device.capacity["{words.DRIVER}"].{words.MEMORY}'
+            least = f"quantity({_quoted(selection.memory or '0')})"
+            yield _selector(word, text, f"has({memory}) && {memory}.compareTo({least}) >= 0", words.MEMORY)
+        case Word.FIRST:
+            yield from (_selector(word, text, _of_types([each])) for each in selection.first)
+            yield from [f"{words.DRIVER}/{words.PRODUCT}"] * (of_gpus > 1)
+        case Word.SELECT:
+            yield _selector(word, text, selection.select or "")
+        case Word.TOGETHER:
+            if selection.together == "nvlink":
+                # As many devices as the partition has GPUs are all of it.
+                yield from [partition_of(of_gpus)] * (of_gpus > 1)
+            elif selection.together is not None:
+                yield from [_PLACES[selection.together]] * (of_all > 1)
+        case Word.DRIVER:
+            if of_gpus > 1:
+                version = f'{_OURS}.?{words.FABRIC_MANAGER_VERSION}.orValue("") == {_quoted(selection.driver or "")}'
+                yield _selector(word, text, version, words.FABRIC_MANAGER_VERSION)
+        case _:
+            assert_never(word)
 
 
-def _of_board(selection: Selection) -> Iterator[Selector]:
-    """Yield what several GPUs have to fit of a board with partitions."""
-    if selection.together != "nvlink":
-        yield _OFF_BOARDS
-    elif selection.driver is not None:
-        version = f'{_OURS}.?{words.FABRIC_MANAGER_VERSION}.orValue("") == {_quoted(selection.driver)}'
-        yield _selector(DRIVER, selection.driver, version, words.FABRIC_MANAGER_VERSION)
+def partition_of(gpus: int) -> str:
+    """Return the attribute in which so many GPUs with NVLink agree."""
+    return f"{words.DRIVER}/{words.PARTITION}{gpus}"
 
 
-def _first(selection: Selection) -> Iterator[Selector]:
-    """Yield a selector for each type of which the first is to be taken that can be had."""
-    text = dict(selection.given).get(FIRST, "")
-    return (_selector(FIRST, text, _of_types([item]), None) for item in selection.first)
+def _source(word: Word, text: str) -> str:
+    return f"{word} {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'!r}"
 
 
-def _selector(name: str, text: str, expression: str, shows: str | None) -> Selector:
+def _selector(word: Word, text: str, expression: str, shows: str | None = None) -> Selector:
     if (size := len(expression.encode())) > LONGEST_EXPRESSION:
         raise UserError(
             "metadata.annotations",
-            f"{name} becomes a selector of {size} bytes, and Kubernetes takes {LONGEST_EXPRESSION}",
+            f"{word} becomes a selector of {size} bytes, and Kubernetes takes {LONGEST_EXPRESSION}",
             "name fewer",
         )
-    return Selector(expression, f"{name} {text!r}", Misfit.EXCLUDED, shows)
+    return Selector(expression, _source(word, text), Misfit.EXCLUDED, shows)
 
 
 def _of_types(items: Iterable[str]) -> str:
@@ -256,28 +271,33 @@ def _of_types(items: Iterable[str]) -> str:
     return f"{some}.exists(word, {called})"
 
 
-def _of_ids(items: Iterable[str]) -> str:
-    return " || ".join(
-        f'{_OURS}.?{attribute}.orValue("") in [{", ".join(map(_quoted, its))}]'
-        for attribute, its in _by_attribute(items).items()
+def _of_ids(items: Sequence[str]) -> str:
+    by_attribute = {words.NVML_UUID: list(filter(None, map(nvml_id, items))), words.UUID: _bare(items)}
+    return (
+        " || ".join(
+            f'{_OURS}.?{attribute}.orValue("") in [{", ".join(map(_quoted, its))}]'
+            for attribute, its in by_attribute.items()
+            if its
+        )
+        or "false"
     )
 
 
-def _not_of_ids(items: Iterable[str]) -> str:
+def _not_of_ids(items: Sequence[str]) -> str:
     """Return an expression for cards that have none of these UUIDs. A card of NVIDIA's whose NVML UUID is not known may
     have any of NVML's."""
-    its = _by_attribute(items)
     none = f"!({_of_ids(items)})"
-    if words.NVML_UUID not in its:
+    if not any(map(nvml_id, items)):
         return none
     return f'{none} && (has({_OURS}.{words.NVML_UUID}) || {_OURS}.?{words.VENDOR}.orValue("") != "{NVIDIA:04x}")'
 
 
-def _by_attribute(items: Iterable[str]) -> dict[str, list[str]]:
-    by_attribute: dict[str, list[str]] = {}
-    for item in items:
-        by_attribute.setdefault(words.NVML_UUID if is_nvml_id(item) else words.UUID, []).append(item)
-    return by_attribute or {words.UUID: []}
+def _bare(items: Iterable[str]) -> list[str]:
+    return [each for each in items if nvml_id(each) != each]
+
+
+def _shown(items: Iterable[str]) -> str:
+    return words.NVML_UUID if any(map(nvml_id, items)) else words.UUID
 
 
 def _quoted(text: str) -> str:

@@ -7,7 +7,7 @@ UserError that names it.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar
 
@@ -103,8 +103,8 @@ class Holder:
 class Cluster:
     """A cluster's devices. `classes`: the selectors of each DeviceClass. `extended`: the DeviceClass of each resource
     that DRA serves by its name. `claims` and `templates`: the objects by namespace and name. `others`: the number of
-    slices for nodes by label, which are not looked at. `left`: what is left of each counter beside the devices that
-    somebody has. `states`: the nodes by name, if Nodes were given. `waiting`: the pods without a node, as
+    slices for nodes by label, which are not looked at. `counters`: what each has in all; `left`: beside the devices
+    that somebody has. `states`: the nodes by name, if Nodes were given. `waiting`: the pods without a node, as
     NAMESPACE/NAME."""
 
     nodes: tuple[Node, ...]
@@ -114,6 +114,7 @@ class Cluster:
     claims: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     templates: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     others: int = 0
+    counters: Mapping[Counter, Decimal] = field(default_factory=dict)
     left: Mapping[Counter, Decimal] = field(default_factory=dict)
     states: Mapping[str, NodeState] = field(default_factory=dict)
     waiting: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -130,6 +131,11 @@ class Cluster:
             sum(device.consumes.get(counter, 0) for device in new) <= self.left.get(counter, 0)
             for counter in {counter for device in new for counter in device.consumes}
         )
+
+    @property
+    def idle(self) -> "Cluster":
+        """Return the cluster if nobody had a device."""
+        return replace(self, taken={}, left=self.counters)
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -156,10 +162,10 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
     claims = {names(each): each for each in by_kind["ResourceClaim"]}
     counters: dict[Counter, Decimal] = {}
     nodes, others = _nodes(by_kind["ResourceSlice"], states, tuple(map(read_rule, by_kind[_RULE])), counters)
-    taken = dict(_taken(claims.values()))
+    taken, left = dict(_taken(claims.values())), dict(counters)
     for device in {device.id: device for node in nodes for device in node.devices if device.id in taken}.values():
         for counter, amount in device.consumes.items():
-            counters[counter] = counters.get(counter, Decimal(0)) - amount
+            left[counter] = left.get(counter, Decimal(0)) - amount
     return Cluster(
         nodes=nodes,
         taken=taken,
@@ -172,7 +178,8 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
         claims=claims,
         templates={names(each): each for each in by_kind["ResourceClaimTemplate"]},
         others=others,
-        left=counters,
+        counters=counters,
+        left=left,
         states=states,
         waiting=waiting,
     )

@@ -13,20 +13,21 @@ The JSON's keys stay:
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from launcher.claims import Entry, Request
 from launcher.selection.annotations import Selection, refuse_unheard
-from launcher.selection.claim import ANY_GPU, Misfit, VMClaim, claim_for
+from launcher.selection.claim import ANY_GPU, Misfit, claim_for
 from launcher.selection.cluster import Cluster, PublishedDevice
 from launcher.selection.nodes import NodeState
-from launcher.selection.nvml import refuse_unknown_ids
-from launcher.selection.objects import part_of
+from launcher.selection.nvml import refuse_unknown_ids, unknown_models
+from launcher.selection.objects import names, objects_of, part_of
 from launcher.selection.obstacles import AskingPod, NodeDistance, Obstacle, obstacles, shown
-from launcher.selection.placement import Judge, Placement, Verdict
+from launcher.selection.placement import TOO_MANY, Judge, Placement, Verdict
+from launcher.selection.remedies import remedies
 from launcher.selection.resources import MOST_TOLD, instead_of, offered_by_dra, offered_by_nodes
-from launcher.selection.wishes import Wish, together, wish_of_claim
+from launcher.selection.wishes import AskedClaim, Wish, wish_of
 from pci import slices as words
 from pci.resource import NODE_DEVICES
 from program.errors import UserError
@@ -36,14 +37,15 @@ from program.problem import listed, one_line
 _MOST_NODES = 10  # that are told one by one, of each sort
 _MOST_KINDS = 10
 _CARDS = "no such cards"
-_FIX_OF_CARDS = "see the cards below: wait for one, or ask for less: docs/choosing.md"
+_FIX_OF_CARDS = "no node has what it asks for, also if it waits: see the cards below, and docs/choosing.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """What a VM would find on each node. `pod`: what its pod asks of a node; None if no Nodes were given. `obstacles`:
     by node, what speaks against it, its cards first. `unknown`: resources that nobody offers, and what to do about
-    each. `notes`: what fit did not look at."""
+    each. `notes`: what fit did not look at, and what it found odd. `remedies`: what would give the VM its cards, if the
+    nearest node lacks these."""
 
     vm: str
     wish: Wish
@@ -53,6 +55,7 @@ class Fit:
     obstacles: Mapping[str, tuple[Obstacle, ...]]
     unknown: Mapping[str, str]
     notes: tuple[str, ...]
+    remedies: tuple[str, ...] = ()
 
     @property
     def is_judged(self) -> bool:
@@ -79,16 +82,32 @@ class Fit:
                 return str(placement.reason), "ask for an attribute with has(...), or .?NAME.orValue(...)"
         if self.wish.devices and not any(placement.verdicts for placement in self.placements):
             return "no node has published a device by DRA", "see whether gpu-plugin serves DRA there: deploy/dra"
-        nearest = min(self.placements, key=self.distance).node
-        of_it = self.obstacles[nearest]
+        nearest, of_it = self.nearest, self.obstacles[self.nearest.node]
         which = "the nearest" if len(self.placements) > 1 else "the only one"
-        return f"no node takes it, and {nearest} is {which}: {', '.join(each.text for each in of_it)}", of_it[0].fix
+        against = ", ".join(f"{each.text}{_tallied(nearest)}" if each.short == _CARDS else each.text for each in of_it)
+        return f"no node takes it, and {nearest.node} is {which}: {against}", ", or ".join(self.remedies) or of_it[
+            0
+        ].fix
 
-    def distance(self, placement: Placement) -> tuple[int, int, int, str]:
-        """Sort key: the nodes first that are nearest to taking the VM; of these those with the most suitable cards."""
+    @property
+    def nearest(self) -> Placement:
+        return min(self.placements, key=self.distance)
+
+    @property
+    def lacks_cards(self) -> bool:
+        """Return whether the nearest node lacks the cards, and it can be tried what would help."""
+        given_up = any(each.unknowable is not None or each.reason == TOO_MANY for each in self.placements)
+        if self.fitting or not self.placements or given_up:
+            return False
+        return any(each.short == _CARDS for each in self.obstacles[self.nearest.node])
+
+    def distance(self, placement: Placement) -> tuple[int, int, int, int, str]:
+        """Sort key: the nodes first that are nearest to taking the VM; of these those with the most suitable cards, and
+        with cards that nearly are."""
         its = self.obstacles[placement.node]
         suitable = sum(verdict.reason is None for verdict in placement.verdicts)
-        return max((each.distance for each in its), default=0), len(its), -suitable, placement.node
+        nearly = max((verdict.reason.misfit for verdict in placement.verdicts if verdict.reason), default=0)
+        return max((each.distance for each in its), default=0), len(its), -suitable, -nearly, placement.node
 
 
 class NamedClaim(NamedTuple):
@@ -115,29 +134,21 @@ def fit_of(
 
     UserError for a claim that is not in the cluster, or of a kind that fit does not judge.
     """
-    wishes: list[Wish] = []
+    asked: list[AskedClaim] = []
     if dra:
         refuse_unheard(selection, entries)
         refuse_unknown_ids(selection, cluster)
-        own = claim_for(entries, selection)
-        wishes += [] if own is None else [wish_of_own(own, vm, cluster)]
-    for claim in claims:
-        owner = _object(claim, namespace, cluster)
-        spec = part_of(owner, "spec", owner)
-        if claim.kind == "ResourceClaimTemplate":
-            spec = part_of(spec, "spec", owner)
-        asking = {
-            entry.wants.name: str(entry)
-            for entry in entries
-            if isinstance(entry.wants, Request) and entry.wants.claim == claim.name
-        }
-        wishes.append(wish_of_claim(owner, spec, asking, cluster))
-    wish = together(wishes)
+        if (own := claim_for(entries, selection)) is not None:
+            owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
+            asked.append(AskedClaim(owner, own.spec(), {each.name: str(each.entry) for each in own.requests}))
+    asked += (_asked(claim, entries, namespace, cluster) for claim in claims)
+    wish = wish_of(asked, selection, cluster)
+    judge = Judge(wish, cluster)
     if wish.devices:
-        placements = tuple(map(Judge(wish, cluster).placement, cluster.nodes))
+        placements = tuple(map(judge.placement, cluster.nodes))
     else:
         placements = tuple(Placement(name, (), None, ()) for name in sorted(cluster.states))
-    return Fit(
+    fit = Fit(
         vm=vm,
         wish=wish,
         placements=placements,
@@ -145,8 +156,41 @@ def fit_of(
         states=cluster.states,
         obstacles={each.node: tuple(_obstacles(each, pod, cluster)) for each in placements},
         unknown=_unknown(entries if dra else (), pod, cluster),
-        notes=tuple(_notes(pod, cluster)),
+        notes=(),
     )
+    fit = replace(fit, notes=(*_notes(pod, cluster), *_refused(fit), *unknown_models(selection, cluster)))
+    if not fit.lacks_cards or fit.unknown:
+        return fit
+    nodes = sorted(cluster.nodes, key=lambda node: sum(each.short != _CARDS for each in fit.obstacles[node.name]))
+    return replace(fit, remedies=tuple(remedies(wish, cluster, nodes, placements, judge)))
+
+
+def claims_of(pod: Mapping[str, Any], cluster: Cluster) -> list[NamedClaim]:
+    """Return the claims of a pod: for a template the claim that was made of it, if it is there."""
+    namespace, _ = names(pod)
+    made = {
+        each.get("name"): each.get("resourceClaimName")
+        for each in objects_of(part_of(pod, "status", pod), "resourceClaimStatuses", pod)
+    }
+    claims = []
+    for each in objects_of(part_of(pod, "spec", pod), "resourceClaims", pod):
+        name, template = str(each.get("name")), each.get("resourceClaimTemplateName")
+        its_claim = str(each.get("resourceClaimName") or made.get(name))
+        is_there = template is None or (namespace, its_claim) in cluster.claims
+        kind, object_name = ("ResourceClaim", its_claim) if is_there else ("ResourceClaimTemplate", str(template))
+        claims.append(NamedClaim(name, kind, object_name))
+    return claims
+
+
+def _asked(claim: NamedClaim, entries: Iterable[Entry], namespace: str | None, cluster: Cluster) -> AskedClaim:
+    owner = _object(claim, namespace, cluster)
+    spec = part_of(owner, "spec", owner)
+    requests = {
+        entry.wants.name: str(entry)
+        for entry in entries
+        if isinstance(entry.wants, Request) and entry.wants.claim == claim.name
+    }
+    return AskedClaim(owner, spec if claim.kind == "ResourceClaim" else part_of(spec, "spec", owner), requests)
 
 
 def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster) -> Iterator[Obstacle]:
@@ -184,12 +228,22 @@ def _notes(pod: AskingPod | None, cluster: Cluster) -> Iterator[str]:
             yield f"not looked at: {', '.join(unjudged)}"
 
 
-def wish_of_own(claim: VMClaim, vm: str, cluster: Cluster) -> Wish:
-    """Return the wish of the claim that `pod --dra` writes for a VM."""
-    owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
-    entries = {request.name: str(request.entry) for request in claim.requests}
-    known = (selector for request in claim.requests for selector in (*request.selectors, *request.first_available))
-    return wish_of_claim(owner, claim.spec(), entries, cluster, known)
+def _refused(fit: Fit) -> Iterator[str]:
+    """Yield the nodes that the scheduler may take as well as those that fit, and that refuse the VM for good."""
+    if not fit.fitting:
+        return
+    reasons: dict[str, list[str]] = {}
+    for each in fit.placements:
+        if each.is_refused and len(fit.obstacles[each.node]) == 1:
+            reasons.setdefault(str(each.reason), []).append(each.node)
+    for reason, nodes in list(reasons.items())[:MOST_TOLD]:
+        yield f"the scheduler may take {listed(nodes, MOST_TOLD)} instead, where the VM would never start: {reason}"
+
+
+def _tallied(placement: Placement) -> str:
+    """Return how many of a node's cards have which reason."""
+    counts = Counter(each.reason.short for each in placement.verdicts if each.reason is not None)
+    return f" ({listed((f'{count} {short}' for short, count in counts.most_common()), MOST_TOLD)})" if counts else ""
 
 
 def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mapping[str, Any]:
@@ -257,7 +311,7 @@ def as_text(fit: Fit, *, with_answer: bool = True) -> str:
     fitting = fit.fitting
     others = sorted((each for each in fit.placements if not fitting or fit.obstacles[each.node]), key=fit.distance)
     lines = [_headline(fit, len(fitting))]
-    if with_answer and fit.answer is not None and (fit.unknown or fit.states):
+    if with_answer and fit.answer is not None and (fit.unknown or fit.states or fit.remedies):
         wrong, fix = fit.answer
         lines.append(f"{wrong}; {fix}")
     if fitting:

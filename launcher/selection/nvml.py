@@ -1,13 +1,21 @@
-"""NVML's UUIDs, which only NVIDIA's driver knows: which card of a cluster has one that a VM's annotation names."""
+"""What annotations name that no card of a cluster has: NVML's UUIDs, which only NVIDIA's driver knows, and models."""
 
-from launcher.selection.annotations import USE_ID, Selection
+import difflib
+from collections.abc import Iterator
+from itertools import islice
+
+from launcher.selection.annotations import Selection, Word, nvml_id
 from launcher.selection.cluster import Cluster, PublishedDevice
 from pci import slices as words
+from pci.nvml_names import NAMES
 from pci.vendors import NVIDIA
 from program.errors import UserError
 from program.problem import listed
 
-_MOST = 3  # cards that are named
+_MOST = 3  # cards and models that are named
+_LONGEST = 128  # characters of a name that are compared
+_NAMED = (words.PRODUCT, words.NVML_NAME)
+_VENDOR = "NVIDIA "  # HAMi and NVIDIA's labels put it before names of NVML's without it
 _PAGE = "docs/choosing.md#nvmls-uuids"
 
 
@@ -17,15 +25,17 @@ def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:
 
     A UUID that is excluded, and that no card has, excludes nothing rightly.
     """
-    for name, ids in selection.nvml_ids.items():
-        if cluster is None:
+    devices = [] if cluster is None else [(node.name, device) for node in cluster.nodes for device in node.devices]
+    places = {device.attribute(words.UUID) for _, device in devices}
+    known = {device.attribute(words.NVML_UUID) for _, device in devices}
+    for name, items in selection.ids.items():
+        ids = [uuid for each in items if each not in places and (uuid := nvml_id(each)) is not None]
+        if cluster is None and ids:
             wrong = f"{name} names {listed(ids, _MOST)}, and which card has NVML's UUID is not known here"
             fix = f"name a file of what `kubectl get resourceslices -o json` prints with --cluster ({_PAGE})"
             raise UserError("metadata.annotations", wrong, fix)
-        cards = [(node.name, device) for node in cluster.nodes for device in node.devices if _has_uuid(device)]
-        known = {device.attribute(words.NVML_UUID) for _, device in cards}
         missing = [each for each in ids if each not in known]
-        unknown = [f"{device.id.name} of {node}" for node, device in cards if not device.attribute(words.NVML_UUID)]
+        unknown = [f"{device.id.name} of {node}" for node, device in devices if _is_nameless(device)]
         if missing and unknown:
             raise UserError(
                 "metadata.annotations",
@@ -33,13 +43,36 @@ def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:
                 f"{listed(unknown, _MOST)}",
                 f"run nvidia-smi -L while NVIDIA's driver has the card, then gpu-plugin bind ({_PAGE})",
             )
-        if name == USE_ID and len(missing) == len(selection.use_ids or ()):
+        if name == Word.USE_ID and missing and len(missing) == len(selection.use_ids or ()):
             wrong = f"{name} names {listed(missing, _MOST)}, which no card of the cluster has"
             raise UserError("metadata.annotations", wrong, "see what `gpu-launcher fit` prints without the annotation")
 
 
-def _has_uuid(device: PublishedDevice) -> bool:
-    """Whether NVML has a UUID for the device: it is a GPU of NVIDIA's, and no NVSwitch or virtual function."""
-    is_card = (device.id.driver, device.attribute(words.VENDOR)) == (words.DRIVER, f"{NVIDIA:04x}")
+def _is_nameless(device: PublishedDevice) -> bool:
+    """Whether NVML has a UUID for the device, or for the card that it is a part of, and it is not known: it is a GPU of
+    NVIDIA's, and no NVSwitch."""
+    is_nvidias = (device.id.driver, device.attribute(words.VENDOR)) == (words.DRIVER, f"{NVIDIA:04x}")
     is_switch = "NVSwitch" in str(device.attribute(words.PRODUCT))
-    return is_card and device.attribute(words.TYPE) == "card" and not is_switch
+    return is_nvidias and not is_switch and device.attribute(words.NVML_UUID) is None
+
+
+def unknown_models(selection: Selection, cluster: Cluster) -> Iterator[str]:
+    """Yield a sentence for each name that is a part of no known model's name, with those that are most like it; for the
+    first few of an annotation."""
+    published = {device.attribute(name) for node in cluster.nodes for device in node.devices for name in _NAMED}
+    models = {_plain(name): name for name in sorted({*NAMES.values(), *map(str, published - {None})})}
+    for word, items in selection.types.items():
+        unknown = (item for item in items if not any(_plain(item).removeprefix(_VENDOR) in model for model in models))
+        for item in islice(unknown, _MOST):
+            nearest = listed(models[each] for each in _nearest(_plain(item)[:_LONGEST], list(models)))
+            yield f"{word}: no card here, and no known model, is called {item!r:.60}; the nearest: {nearest}"
+
+
+def _nearest(name: str, models: list[str]) -> list[str]:
+    """Return the models that are called so but for blanks and hyphens, or else those that are called most like it."""
+    same = [model for model in models if name.replace(" ", "") in model.replace(" ", "")]
+    return same[:_MOST] or difflib.get_close_matches(name, models, n=_MOST, cutoff=0)
+
+
+def _plain(name: str) -> str:
+    return name.upper().replace("-", " ")

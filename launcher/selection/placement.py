@@ -5,7 +5,7 @@ and request, to be free, and to have only tolerated taints; of these the first o
 the constraints allow together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from launcher.selection.wishes import Alternative, Sharing, Wish
 from pci import slices as words
 
 _MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
+TOO_MANY = "the claim's constraints allow more combinations than are tried here"
 
 
 #: A reason in short, as cards are counted by it; {} is the selector's source.
@@ -51,11 +52,12 @@ class _Option(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why a card cannot be a VM's: `short`, as cards are counted by it, and in full."""
+    """Why a card cannot be a VM's: `short`, as cards are counted by it, and in full. `source`: the selector's."""
 
     misfit: Misfit
     short: str
     text: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +72,21 @@ class Verdict:
 class Placement:
     """What a VM would find on a node. `devices`: those that it would get, in the order of its wish; None if the node
     cannot take it, with the `reason`. `verdicts`: one for each device of the node. `unknowable`: the device for which a
-    selector has no answer, and why."""
+    selector has no answer, and why. `is_refused`: the scheduler takes devices that gpu-plugin refuses."""
 
     node: str
     devices: tuple[PublishedDevice, ...] | None
     reason: str | None
     verdicts: tuple[Verdict, ...]
     unknowable: str | None = None
+    is_refused: bool = False
 
 
 class Judge:
     """Judges nodes for one VM. Each expression is compiled once; UserError if it cannot be."""
 
-    def __init__(self, wish: Wish, cluster: Cluster) -> None:
+    def __init__(self, wish: Wish, cluster: Cluster, of: "Judge | None" = None) -> None:
+        """`of`: a judge of a similar wish, whose expressions are compiled already."""
         self._wish = wish
         self._cluster = cluster
         kinds = [
@@ -92,8 +96,9 @@ class Judge:
         self._kinds = list(dict.fromkeys(kind for each in kinds for kind in each))
         self._kinds_of = [[self._kinds.index(kind) for kind in each] for each in kinds]
         selectors = {selector for kind in self._kinds for selector in kind.alternative.selectors}
-        self._compiled = {
-            selector: Expression(selector.expression, selector.source)
+        known: Mapping[Selector, Expression] = {} if of is None else of._compiled
+        self._compiled: Mapping[Selector, Expression] = {
+            selector: known.get(selector) or Expression(selector.expression, selector.source)
             for selector in sorted(selectors, key=lambda selector: selector.expression)
         }
 
@@ -127,10 +132,10 @@ class Judge:
         if node.broken and not all(candidates):
             return Placement(node.name, None, node.broken[0], tuple(verdicts))
         chosen = self._chosen(candidates)
-        if not isinstance(chosen, str):
-            chosen = self._refused(chosen) or chosen
         if isinstance(chosen, str):
             return Placement(node.name, None, chosen, tuple(verdicts))
+        if (refused := self._refused(chosen)) is not None:
+            return Placement(node.name, None, refused, tuple(verdicts), is_refused=True)
         return Placement(node.name, chosen, None, tuple(verdicts))
 
     def _reason(self, device: PublishedDevice, kind: _Kind) -> Reason | None:
@@ -164,14 +169,10 @@ class Judge:
         for one, its in zip(self._wish.devices, candidates, strict=True):
             if not its:
                 return f"no card here could be {one.name}"
-        steps = _Steps(_MOST_STEPS)
-        sharings = self._wish.sharings
+        steps, sharings = _Steps(_MOST_STEPS), self._wish.sharings
+        consuming = any(option.device.consumes for each in candidates for option in each)
         try:
-            if any(option.device.consumes for each in candidates for option in each):
-                chosen = self._with_room(candidates, (), steps)
-                return chosen or f"not {len(candidates)} of the cards that could be had go together: they share room"
-            first = _first_fit(candidates, sharings)
-            if first is not None:
+            if not consuming and (first := _first_fit(candidates, sharings)) is not None:
                 return first
             if not _possible(candidates, (), steps):
                 wanted = len(candidates)
@@ -180,11 +181,14 @@ class Judge:
             if (apart := _apart(candidates, sharings, steps)) is not None:
                 return apart
             if not _possible(candidates, sharings, steps):
-                places = ", ".join(sharing.place for sharing in sharings)
+                places = ", ".join(f"{sharing.place} ({sharing.source})" for sharing in sharings)
                 return f"the cards that could be had do not go together: {places}"
-            return _in_order(candidates, sharings, steps)
+            if not consuming:
+                return _in_order(candidates, sharings, steps)
+            without_room = f"not {len(candidates)} of the cards that could be had go together: they share room"
+            return self._with_room(candidates, (), steps) or without_room
         except _TooManySteps:
-            return "the claim's constraints allow more combinations than are tried here"
+            return TOO_MANY
 
     def _with_room(
         self, candidates: Sequence[Sequence[_Option]], chosen: tuple[_Option, ...], steps: "_Steps"
@@ -231,7 +235,7 @@ def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
     shown = None if selector.shows is None else device.attribute(selector.shows) or device.amount(selector.shows)
     shown = _NOT_KNOWN.get(selector.shows or "") if shown is None else shown
     short = _NOT_SELECTED[selector.misfit].format(selector.source)
-    return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}")
+    return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}", selector.source)
 
 
 class _TooManySteps(Exception):
@@ -339,6 +343,7 @@ def _apart(candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing],
         if not _possible(candidates, (sharing,), steps):
             having = (option.device for number in sharing.numbers for option in candidates[number])
             if all(device.attribute(sharing.attribute) is None for device in having):
-                return f"of no card here that could be had the {sharing.place} is known"
-            return f"not {len(sharing.numbers)} of the cards that could be had share one {sharing.place}"
+                return f"of no card here that could be had the {sharing.place} is known ({sharing.source})"
+            wanted = len(sharing.numbers)
+            return f"not {wanted} of the cards that could be had share one {sharing.place} ({sharing.source})"
     return None

@@ -1,10 +1,14 @@
 """The devices that a VM wants of a cluster, from the ResourceClaims of gpu-launcher and from the VM's own."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from launcher.selection.claim import DEVICE_CLASS, Misfit, Selector, place_name
+from launcher.claims import Entry, EntryKind
+from launcher.selection.annotations import Selection
+from launcher.selection.cel import shown_line
+from launcher.selection.claim import DEVICE_CLASS, Constraint, Misfit, Selector, claim_for, place_name, resource_in
 from launcher.selection.cluster import Cluster, PublishedID, allocated_of, device_of, selectors_of
 from launcher.selection.objects import called, objects_of, part_of
 from launcher.selection.taints import Toleration, read_toleration
@@ -44,11 +48,12 @@ class WantedDevice:
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """Devices have to have one value of an attribute, to be on one `place`: those of `bound`, by the number of the
-    wanted device and of the alternative that it is."""
+    wanted device and of the alternative that it is. `source`: what says so."""
 
     attribute: str
     place: str
     bound: frozenset[tuple[int, int]]
+    source: str
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -64,30 +69,71 @@ class Wish:
     sharings: tuple[Sharing, ...]
 
 
-def wish_of_claim(
-    owner: Mapping[str, Any],
-    spec: Mapping[str, Any],
-    entries: Mapping[str, str],
-    cluster: Cluster,
-    known: Iterable[Selector] = (),
-) -> Wish:
-    """Read the `spec` of a ResourceClaim or of a template's claims; `owner` is the object that has it.
+@dataclass(frozen=True, slots=True)
+class AskedClaim:
+    """A claim of a VM: the `spec` of a ResourceClaim or of a template's claims, and the object that has it, `owner`.
+    `entries`: the names of the VM's entries, by request."""
 
-    `entries`: the names of the VM's entries, by request. `known`: selectors whose sources are known. UserError for a
-    kind of request or constraint that fit does not judge, and for an entry whose request the claim lacks.
-    """
+    owner: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    entries: Mapping[str, str]
+
+
+class _Words:
+    """Where the selectors and constraints of a claim come from: the annotations of its VM, if `pod --dra` writes the
+    same for these; else the line of CEL."""
+
+    def __init__(self, claim: AskedClaim, selection: Selection) -> None:
+        self._owner = called(claim.owner)
+        entries: list[Entry] = []
+        for request in objects_of(part_of(claim.spec, "devices", claim.owner), "requests", claim.owner):
+            kinds = objects_of(request, "firstAvailable", claim.owner) or [part_of(request, "exactly", claim.owner)]
+            resources = map(resource_in, selectors_of(kinds[0], claim.owner))
+            kind = EntryKind.GPU if str(request.get("name")).startswith(f"{EntryKind.GPU}-") else EntryKind.HOST_DEVICE
+            entries += [Entry(kind=kind, name="", wants=each) for each in resources if each is not None]
+        self._selectors: dict[str, Selector] = {}
+        self._constraints: tuple[Constraint, ...] = ()
+        with suppress(UserError):  # of more requests than a claim has
+            if (own := claim_for(entries, selection)) is not None:
+                every = (each for request in own.requests for each in (*request.selectors, *request.first_available))
+                self._selectors, self._constraints = {each.expression: each for each in every}, own.constraints
+
+    def selector(self, expression: str) -> Selector:
+        own = f"{shown_line(expression)} of {self._owner}"
+        return self._selectors.get(expression) or Selector(expression, own, Misfit.EXCLUDED)
+
+    def source(self, attribute: str) -> str:
+        """Return where the constraint with this attribute comes from."""
+        own = f"matchAttribute {attribute} of {self._owner}"
+        return next((each.source for each in self._constraints if each.attribute == attribute), own)
+
+
+def wish_of(claims: Iterable[AskedClaim], selection: Selection, cluster: Cluster) -> Wish:
+    """Return what all claims of a VM want, so that no device is given twice. `selection`: what the VM's annotations ask
+    for. UserError for a kind of request or constraint that fit does not judge, and for an entry whose request the claim
+    lacks."""
     devices: list[WantedDevice] = []
+    sharings: list[Sharing] = []
+    for claim in claims:
+        _read(claim, _Words(claim, selection), cluster, devices, sharings)
+    return Wish(tuple(devices), tuple(sharings))
+
+
+def _read(
+    claim: AskedClaim, known: _Words, cluster: Cluster, devices: list[WantedDevice], sharings: list[Sharing]
+) -> None:
+    """Add what a claim wants to the devices and sharings."""
+    owner, entries = claim.owner, claim.entries
     by_request: dict[str, list[tuple[int, int]]] = {}  # and by REQUEST/ALTERNATIVE, as constraints may say
-    selector_of = {selector.expression: selector for selector in known}
     allocated = {
         str(result.get("request")).partition("/")[0]: device_of(result, owner) for result in allocated_of(owner)
     }
-    parts = part_of(spec, "devices", owner)
+    parts = part_of(claim.spec, "devices", owner)
     for request in objects_of(parts, "requests", owner):
         its_name = str(request.get("name"))
         several = objects_of(request, "firstAvailable", owner)
         kinds = several or [part_of(request, "exactly", owner)]
-        alternatives = tuple(_alternative(kind, its_name, owner, cluster, selector_of) for kind in kinds)
+        alternatives = tuple(_alternative(kind, its_name, owner, cluster, known) for kind in kinds)
         for _ in range(_count(kinds, its_name, owner)):
             for number, kind in enumerate(kinds):
                 place = (len(devices), number)
@@ -102,7 +148,6 @@ def wish_of_claim(
             f"has no request {missing[0]!r}, which {entries[missing[0]]} is of",
             f"expected one of {', '.join(sorted(by_request)) or 'its requests'}",
         )
-    sharings = []
     every = frozenset(place for its in by_request.values() for place in its)
     for constraint in objects_of(parts, "constraints", owner):
         attribute = constraint.get("matchAttribute")
@@ -111,21 +156,17 @@ def wish_of_claim(
             raise UserError(called(owner), "has a constraint of another kind", _JUDGES)
         bound = frozenset(place for each in names for place in by_request[str(each)]) or every
         if bound:
-            sharings.append(Sharing(attribute, place_name(attribute), bound))
-    return Wish(tuple(devices), tuple(sharings))
+            sharings.append(Sharing(attribute, place_name(attribute), bound, known.source(attribute)))
 
 
 def _alternative(
-    kind: Mapping[str, Any], request: str, owner: Mapping[str, Any], cluster: Cluster, known: Mapping[str, Selector]
+    kind: Mapping[str, Any], request: str, owner: Mapping[str, Any], cluster: Cluster, known: _Words
 ) -> Alternative:
     if not kind or kind.get("allocationMode") == "All" or kind.get("adminAccess"):
         raise UserError(called(owner), f"request {request!r} is of another kind", _JUDGES)
     selectors = (
         *_class(str(kind.get("deviceClassName")), cluster, called(owner)),
-        *(
-            known.get(expression) or Selector(expression, f"a selector of {called(owner)}", Misfit.EXCLUDED)
-            for expression in selectors_of(kind, owner)
-        ),
+        *map(known.selector, selectors_of(kind, owner)),
     )
     return Alternative(selectors, tuple(map(read_toleration, objects_of(kind, "tolerations", owner))))
 
@@ -138,19 +179,6 @@ def _count(kinds: Sequence[Mapping[str, Any]], request: str, owner: Mapping[str,
         if not isinstance(count, int) or not 0 < count <= most:
             raise UserError(called(owner), f"request {request!r} is of {count!r:.20} devices", f"expected up to {most}")
     return int(counts[0])
-
-
-def together(wishes: Iterable[Wish]) -> Wish:
-    """Return all wishes as one, so that no device is given twice."""
-    devices: list[WantedDevice] = []
-    sharings: list[Sharing] = []
-    for wish in wishes:
-        sharings += (
-            replace(each, bound=frozenset((number + len(devices), which) for number, which in each.bound))
-            for each in wish.sharings
-        )
-        devices += wish.devices
-    return Wish(tuple(devices), tuple(sharings))
 
 
 def _class(name: str, cluster: Cluster, owner: str) -> tuple[Selector, ...]:

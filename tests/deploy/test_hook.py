@@ -95,7 +95,7 @@ def test_the_policies_go_by_the_annotations_that_choose_and_by_what_a_template_s
     claims, binding, refusal, _ = read("claims-policy.yaml")
     resources, words = (condition["expression"] for condition in claims["spec"]["matchConditions"])
     for expression in (words, refusal["spec"]["variables"][0]["expression"]):
-        assert yaml.safe_load(re.match(r"\[.*?\]", expression)[0]) == list(annotations.NAMES)  # type: ignore[index]
+        assert yaml.safe_load(re.match(r"\[.*?\]", expression)[0]) == list(annotations.Word)  # type: ignore[index]
     assert f'params.metadata.?annotations["{kubevirt.DEVICE_NAMES}"]' in resources
     assert binding["spec"]["paramRef"]["selector"]["matchLabels"] == {kubevirt.LABEL: kubevirt.LABEL_VALUE}
     texts = [mutation["jsonPatch"]["expression"] for mutation in claims["spec"]["mutations"]]

@@ -104,8 +104,8 @@ CASES = {
     ),
     "a claim by DRA": Case(
         [*RTX, node_of("gpu-1"), claim_of("c", [("gpu-1", "pci-0000-01-00-0"), ("gpu-1", "pci-0000-e1-00-0")], "a")],
-        f"{ONLY}: no card here could be request 'gpu-0' of ResourceClaimTemplate vms/cards; see the cards below: wait "
-        "for one, or ask for less: docs/choosing.md",
+        f"{ONLY}: no card here could be request 'gpu-0' of ResourceClaimTemplate vms/cards (2 taken); wait for "
+        "0000:01:00.0 of gpu-1 (claim default/c of pod a)",
         {**asks(), "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "cards"}]},
     ),
     "no device by DRA": Case(

@@ -75,6 +75,26 @@ def test_with_nodes_and_slices_it_judges_what_pod_dra_asks_for(tmp_path: Path, g
     )  # fmt: skip
 
 
+def test_a_pod_that_waits_is_judged_by_its_claim_and_told_in_the_words_of_its_vm(
+    tmp_path: Path, gpu_launcher: Command
+) -> None:
+    """Whose manifest, as it was applied, has deviceNames: the pod that is made of it has requests of its claim."""
+    vm = written(tmp_path / "vm.yaml")
+    vm.write_text(VM.replace("{name: vm}", "{name: vm, annotations: {nvidia.com/nouse-gputype: RTX}}"))
+    made = [*yaml.safe_load_all(gpu_launcher("pod", vm, "--dra", "--image", "x").stdout)]
+    for each in made:
+        each["metadata"]["namespace"] = "default"
+    pod = next(each for each in made if each["kind"] == "Pod") | {"status": {"phase": "Pending"}}
+    room = [*RTX, node_of("rtx"), pod_on("rtx", "a")]
+    without = gpu_launcher("fit", vm, "--cluster", listed(tmp_path / "before.json", *room))
+    cluster = listed(tmp_path / "after.json", *room, *made, pod)
+    named = gpu_launcher("fit", vm, "--cluster", cluster, "--pod", f"default/{pod['metadata']['name']}")
+    assert (named.returncode, named.stderr) == (1, "")
+    assert "excluded by nvidia.com/nouse-gputype 'RTX'" in named.stdout
+    assert "leave out nvidia.com/nouse-gputype 'RTX'" in named.stdout
+    assert named.stdout.partition("\n")[2] == without.stdout.partition("\n")[2]
+
+
 def test_a_vm_without_cards_fits_anywhere(tmp_path: Path, gpu_launcher: Command) -> None:
     result = gpu_launcher("fit", VMS / "no-devices.yaml", "--cluster", listed(tmp_path / "slices.json", *RTX))
     assert (result.stdout, result.stderr, result.returncode) == ("default/no-devices wants no card by DRA.\n", "", 0)

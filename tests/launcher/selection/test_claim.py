@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.claims import Entry, EntryKind, Request
-from launcher.selection.annotations import Selection, read_selection
+from launcher.selection.annotations import Selection, Word, read_selection
 from launcher.selection.claim import VMClaim, claim_for
 from program.errors import UserError
 
@@ -16,8 +16,8 @@ NAMELESS = (
     f"!has({OURS}.nvmlName) && has({OURS}.productName) && has({OURS}.device) && "
     f"{OURS}.productName.endsWith({OURS}.device)"
 )
-OWN = "8dcd427f-b4c5-4b2a-9f10-000000000001"
-NVMLS = f"GPU-{OWN}"
+OWN = "8dcd427f-b4c5-5b2a-9f10-000000000001"
+NVMLS = "GPU-8dcd427f-b4c5-4b2a-9f10-000000000001"
 
 
 def gpu(name: str, wants: str | Request = "nvidia.com/GA102_GEFORCE_RTX_3090") -> Entry:
@@ -112,7 +112,10 @@ def test_first_available_is_an_alternative_for_each_type_and_all_gpus_are_of_one
 
 
 def test_what_is_quoted_stays_text_of_the_expression() -> None:
-    ((_, expression),) = expressions(chosen({"nvidia.com/use-gputype": 'a"] || true || "" in ["\\'}, gpu("a")))
+    text = 'a"] || true || "" in ["\\'
+    made = claim_for([gpu("a")], Selection(use_types=(text,), given=((Word.USE_TYPE, text),)))
+    assert made is not None
+    ((_, expression),) = expressions(made)
     assert expression.startswith(r'["A\"] || TRUE || \"\" IN [\"\\"].exists(')
 
 

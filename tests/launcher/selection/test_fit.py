@@ -3,6 +3,7 @@
 import json
 import resource
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -11,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.claims import Entry, EntryKind, Request
-from launcher.selection.annotations import read_selection
+from launcher.selection.annotations import Word, read_selection
 from launcher.selection.claim import claim_for
 from launcher.selection.cluster import Cluster, Holder, cluster_of
-from launcher.selection.fit import Fit, NamedClaim, as_json, as_text, fit_of, wish_of_own
+from launcher.selection.fit import Fit, NamedClaim, as_json, as_text, fit_of
 from launcher.selection.obstacles import asking
-from launcher.selection.placement import Judge
 from program.errors import UserError
 from tests.clusters import claim_of, hgx, machine, node_of, pod_on, slices_of, snapshot_of
 from tests.launcher.selection.hami import cluster_of_cards, entries
@@ -155,7 +155,8 @@ def test_too_few_are_counted() -> None:
     ],
 )
 def test_what_is_to_be_together_and_cannot_be(place: str, node: str, said: str | None) -> None:
-    assert reason(fit([*HGX, *RTX], "nvidia.com/gpu", "nvidia.com/gpu", together=place), node) == said
+    because = None if said is None else f"{said} (gpu-launcher.dev/together {place!r})"
+    assert reason(fit([*HGX, *RTX], "nvidia.com/gpu", "nvidia.com/gpu", together=place), node) == because
 
 
 def test_cards_that_are_together_are_found_behind_those_that_are_not() -> None:
@@ -374,6 +375,91 @@ def test_a_claim_that_the_vm_names_is_judged_with_the_rest_of_it() -> None:
     assert [wanted.name for wanted in result.wish.devices] == ["gpu 'g1'", "gpu 'g0'"]
 
 
+ATTRIBUTES = [device["attributes"] for device in RTX[0]["spec"]["devices"]]
+
+
+def of_claim(objects: Sequence[dict[str, Any]], gpus: int, annotations: dict[str, str]) -> Fit:
+    """What is said of a VM whose claim is there as `pod --dra` makes it, by the annotations in its pod's record."""
+    selection = read_selection(annotations)
+    made = claim_for(entries(gpus), selection)
+    assert made is not None
+    template = {**CLAIM, "kind": "ResourceClaimTemplate", "spec": {"spec": made.spec()}}
+    requests = [replace(each.entry, wants=Request("gpu-launcher", each.name)) for each in made.requests]
+    named = [NamedClaim("gpu-launcher", "ResourceClaimTemplate", "mine")]
+    return fit_of("d/vm", "default", requests, selection, named, cluster_of([*objects, template]), dra=False)
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "gpus"),
+    [
+        (Word.USE_TYPE, "H100", 1),
+        (Word.AVOID_TYPE, "A100, 3090", 1),
+        (Word.USE_ID, "8dcd427f-b4c5-5b2a-9f10-000000000001", 1),
+        (Word.AVOID_ID, ",".join(words["uuid"]["string"] for words in ATTRIBUTES), 1),
+        (Word.NUMA_BIND, "true", 2),
+        (Word.MEMORY, "80Gi", 1),
+        (Word.FIRST, "H100,L40S", 1),
+        (Word.SELECT, 'device.attributes["gpu-launcher.dev"].vendor == "1002"', 1),
+        (Word.TOGETHER, "switch", 2),
+        (Word.TOGETHER, "nvlink", 2),
+    ],
+)
+def test_a_claim_that_is_there_is_told_in_the_words_of_the_vm_that_it_was_made_for(
+    word: Word, text: str, gpus: int
+) -> None:
+    """And what `pod --dra` prints is what is judged without it."""
+    objects = changed(RTX, attributes={**ATTRIBUTES[0], "resource.kubernetes.io/numaNode": {"int": 7}})
+    own = fit_of("d/vm", "default", entries(gpus), read_selection({word: text}), (), cluster_of(objects))
+    claimed = of_claim(objects, gpus, {word: text})
+    assert as_text(claimed) == as_text(own)
+    assert own.answer is not None
+    wrong, fix = own.answer
+    assert f"{word} {text!r}" in wrong
+    assert f"leave out {word} {text!r}" in fix
+    assert "selector" not in as_text(claimed)
+
+
+def test_a_word_of_ones_own_claim_is_its_line_of_cel() -> None:
+    own = json.loads(json.dumps(CLAIM))
+    line = 'device.attributes["gpu-launcher.dev"].vendor == "1002"'
+    own["spec"]["devices"]["requests"][0]["exactly"]["selectors"] = [{"cel": {"expression": line}}]
+    result = fit([*RTX, own], Request("gpus", "gpu"), claims=[NAMED])
+    said = f"{line!r} of ResourceClaim default/mine"
+    assert why(result, "rtx") == [f"excluded by {said}"] * 2
+    assert result.remedies == (
+        f"leave out {said} (excludes 2 cards, 2 of them free): rtx then has 1 NVIDIA GeForce RTX 3090",
+    )
+
+
+def test_what_would_help_is_to_wait_for_cards_or_to_leave_out_the_word_that_costs_them() -> None:
+    held = claim_of("train", [("rtx", "pci-0000-01-00-0")], "train-0")
+    result = fit([*RTX, *HGX, held], RTX_3090, nouse_gputype="3090,L4", numa_bind="true")
+    assert result.answer == (
+        (
+            "no node takes it, and rtx is the nearest: no card here could be gpu 'g0' "
+            "(2 excluded by nvidia.com/nouse-gputype '3090,L4')"
+        ),
+        (
+            "leave out nvidia.com/nouse-gputype '3090,L4' (excludes 2 cards, 1 of them free): "
+            "rtx then has 1 NVIDIA GeForce RTX 3090"
+        ),
+    )
+    other = claim_of("b", [("rtx", "pci-0000-e1-00-0")], "b-0")
+    waits = fit([*RTX, *HGX, held, other], RTX_3090, use_gputype="3090")
+    assert waits.remedies == ("wait for 0000:01:00.0 of rtx (claim default/train of pod train-0)",)
+    assert fit([*HGX, held], RTX_3090, use_gputype="3090").remedies == ()
+
+
+def test_of_two_words_that_exclude_all_cards_together_both_are_to_be_left_out() -> None:
+    result = fit([*RTX], "nvidia.com/gpu", nouse_gputype="3090", memory_at_least="40Gi")
+    assert result.remedies == (
+        (
+            "leave out nvidia.com/nouse-gputype '3090' and leave out gpu-launcher.dev/memory-at-least '40Gi' "
+            "(excludes 2 cards, 2 of them free): rtx then has 1 NVIDIA GeForce RTX 3090"
+        ),
+    )
+
+
 def test_a_claim_that_has_its_card_is_where_that_is() -> None:
     allocated = {**CLAIM, "status": claim_of("mine", [("rtx", "pci-0000-e1-00-0")])["status"]}
     allocated["status"]["allocation"]["devices"]["results"][0]["request"] = "gpu"
@@ -479,9 +565,7 @@ def test_it_takes_what_trying_everything_takes_first(
     held = {device.id: Holder("c", ()) for device, (_, _, is_taken) in zip(devices, cards, strict=True) if is_taken}
     cluster = Cluster(nodes=cluster.nodes, taken=held)
     annotations = {"nvidia.com/use-gputype": "A100", **({"nvidia.com/numa-bind": "true"} if bound else {})}
-    claim = claim_for(entries(wanted), read_selection(annotations))
-    assert claim is not None
-    placement = Judge(wish_of_own(claim, "vm", cluster), cluster).placement(cluster.nodes[0])
+    (placement,) = fit_of("d/vm", None, entries(wanted), read_selection(annotations), (), cluster).placements
     found = None if placement.devices is None else [int(device.id.name[5:]) for device in placement.devices]
     assert found == _tried(cards, wanted, bound=bound and wanted > 1)
 
@@ -498,7 +582,14 @@ def _tried(cards: list[tuple[str, int | None, bool]], wanted: int, *, bound: boo
 @pytest.mark.parametrize(
     ("requests", "said"),
     [
-        (3, "the cards that could be had do not go together: third, even, odd"),
+        (
+            3,
+            "the cards that could be had do not go together: "
+            + ", ".join(
+                f"{name} (matchAttribute example.com/{name} of ResourceClaim default/mine)"
+                for name in ("third", "even", "odd")
+            ),
+        ),
         (18, "the claim's constraints allow more combinations than are tried here"),
     ],
 )

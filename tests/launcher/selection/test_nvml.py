@@ -189,6 +189,45 @@ def test_an_uuid_of_nvmls_is_one_card() -> None:
     assert fits(KNOWN, "nouse-gpuuuid", uuid(9)) == {1, 2}
 
 
+def test_an_uuid_of_nvmls_may_lack_its_gpu_as_exporters_of_metrics_write_it() -> None:
+    bare = uuid(1).removeprefix("GPU-")
+    assert fits(KNOWN, "use-gpuuuid", bare) == {1}
+    assert fits(KNOWN, "nouse-gpuuuid", bare) == {2}
+    assert fits(PARTLY, "nouse-gpuuuid", bare) == set()
+    with pytest.raises(UserError, match=f"use-gpuuuid names {uuid(9)}, which no card of the cluster has"):
+        fits(KNOWN, "use-gpuuuid", uuid(9).removeprefix("GPU-"))
+    place = place_of(card(1))
+    assert (fits(KNOWN, "use-gpuuuid", place), fits(KNOWN, "nouse-gpuuuid", place)) == ({1}, {2})
+    refuse_unknown_ids(read_selection({"nvidia.com/nouse-gpuuuid": place}), None)
+
+
+def place_of(published: Any) -> str:
+    found = published["attributes"]["uuid"]["string"]
+    assert isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("H1OO", "NVIDIA H100, NVIDIA H100 NVL, NVIDIA H20 NVL16"),
+        ("V-100", "NVIDIA Tesla V100 FHHL 16GB, NVIDIA Tesla V100 PCIe 16GB, NVIDIA Tesla V100 PCIe 32GB"),
+        ("RTX3090", "NVIDIA GeForce RTX 3090, NVIDIA GeForce RTX 3090 Ti"),
+        ("Hopper", "NVIDIA H800 PCIe, NVIDIA H100 PCIe, NVIDIA GeForce RTX 4080 SUPER"),
+    ],
+)
+def test_a_name_that_nothing_is_called_is_noted_with_the_nearest(word: str, nearest: str) -> None:
+    selection = read_selection({"nvidia.com/nouse-gputype": f"A100,{word}"})
+    (note,) = fit_of("d/vm", None, entries(1), selection, (), EVERY).notes
+    said = f"nvidia.com/nouse-gputype: no card here, and no known model, is called {word!r}; the nearest: {nearest}"
+    assert note == said
+
+
+def test_a_list_of_names_that_nothing_is_called_has_a_few_notes() -> None:
+    selection = read_selection({"nvidia.com/nouse-gputype": ",".join(f"X{number}" for number in range(99))})
+    assert len(fit_of("d/vm", None, entries(1), selection, (), EVERY).notes) == 3
+
+
 def test_a_card_whose_uuid_is_not_known_is_never_the_one_that_may_be_excluded() -> None:
     assert fits(PARTLY, "nouse-gpuuuid", uuid(1)) == set()
     text = as_text(fit_of("d/vm", None, entries(1), read_selection({"nvidia.com/nouse-gpuuuid": uuid(1)}), (), PARTLY))

@@ -22,7 +22,7 @@ from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import Snapshot
 from program.problem import Problem
-from tests.clusters import board_of, claim_of, hgx, slices_of, snapshot_of, with_board
+from tests.clusters import Object, board_of, claim_of, hgx, machine, slices_of, snapshot_of, with_board
 from tests.fabric.standin import B200, H100, Sets
 
 BOARDS = pytest.mark.parametrize("of", [H100, B200], ids=["H100", "B200"])
@@ -86,6 +86,12 @@ def test_several_gpus_that_need_no_nvlink_are_not_a_boards() -> None:
     found, its = fit(node()[0], 2, {}, taken=cards(node()[0], 1))
     assert its is None
     assert "excluded by several GPUs without gpu-launcher.dev/together: nvlink" in as_text(found)
+    assert found.remedies == (
+        (
+            "write gpu-launcher.dev/together: nvlink (excludes 8 cards, 7 of them free): "
+            "hgx then has 2 NVIDIA A100-SXM4-40GB"
+        ),
+    )
     assert fit(node()[0], 1, {})[1] is not None
     assert fit(snapshot_of(hgx()), 2, {})[1] is not None  # without a Fabric Manager
 
@@ -115,6 +121,19 @@ def test_a_claim_of_ones_own_that_gpu_plugin_would_refuse_does_not_fit(
     attribute: str | None, taken: str | None
 ) -> None:
     """Module 1 is another's; of the rest, 3 and 2 come first, and 2 and 4 are a pair."""
+    (placement,) = own_claim(attribute).placements
+    assert placement.reason == (REFUSED.format(taken) if taken else None)
+
+
+REFUSED = (
+    "the scheduler takes {}, which are no partition with NVLink, and gpu-plugin refuses them: "
+    "ResourceClaim default/mine needs the constraint matchAttribute gpu-launcher.dev/partition2"
+)
+
+
+def own_claim(attribute: str | None, *others: Object) -> Fit:
+    """What is said of a VM with a claim of its own of two GPUs, which share an attribute. On the board module 1 is
+    another's."""
     claim = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -129,22 +148,27 @@ def test_a_claim_of_ones_own_that_gpu_plugin_would_refuse_does_not_fit(
     entries = [Entry(kind=EntryKind.GPU, name="g", wants=Request("gpus", "gpu"))]
     named = [NamedClaim("gpus", "ResourceClaim", "mine")]
     held = claim_of("held", [("hgx", device_name(each)) for each in cards(node()[0], 1)], "other")
-    cluster = cluster_of([*slices_of(node()[0], "hgx"), held, claim])
-    found = fit_of("default/vm", "default", entries, read_selection({}), named, cluster)
-    (placement,) = found.placements
-    assert placement.reason == (
-        f"the scheduler takes {taken}, which are no partition with NVLink, and gpu-plugin refuses them: "
-        "ResourceClaim default/mine needs the constraint matchAttribute gpu-launcher.dev/partition2"
-        if taken
-        else None
-    )
+    cluster = cluster_of([*slices_of(node()[0], "hgx"), held, claim, *others])
+    return fit_of("default/vm", "default", entries, read_selection({}), named, cluster)
+
+
+def test_a_node_that_fits_is_no_promise_if_the_scheduler_may_take_one_that_refuses_the_claim() -> None:
+    rtx = slices_of(machine("two-rtx-3090"), "rtx")
+    found = own_claim(None, *rtx)
+    assert [each.node for each in found.fitting] == ["rtx"]
+    (note,) = found.notes
+    refused = REFUSED.format("0000:47:00.0, 0000:0f:00.0")
+    assert note == f"the scheduler may take hgx instead, where the VM would never start: {refused}"
+    assert f"note: {note}\n" in as_text(found)
+    assert own_claim("partition2", *rtx).notes == ()
 
 
 def test_a_size_that_no_partition_has_is_said() -> None:
+    of = "gpu-launcher.dev/together 'nvlink'"
     (placement,) = fit(node()[0], 3)[0].placements
-    assert placement.reason == "of no card here that could be had the partition of 3 GPUs with NVLink is known"
+    assert placement.reason == f"of no card here that could be had the partition of 3 GPUs with NVLink is known ({of})"
     (placement,) = fit(node()[0], 4, taken=cards(node()[0], 1, 5))[0].placements
-    assert placement.reason == "not 4 of the cards that could be had share one partition of 4 GPUs with NVLink"
+    assert placement.reason == f"not 4 of the cards that could be had share one partition of 4 GPUs with NVLink ({of})"
 
 
 def test_cards_of_a_partition_that_is_active_for_somebody_else_are_nobodys() -> None:
@@ -233,5 +257,5 @@ def test_nvlink_is_of_the_gpus() -> None:
     ):
         made = claim_for(entries, read_selection(NVLINK))
         assert made is not None
-        assert list(made.constraints) == constraints
+        assert [each.spec() for each in made.constraints] == constraints
         assert [len(request.selectors) for request in made.requests] == [1] * len(entries)

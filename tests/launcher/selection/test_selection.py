@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.selection.annotations import NAMES, Selection, read_selection
+from launcher.selection.annotations import Selection, Word, read_selection
 from program.errors import Nonsense
 
 CARD = "GPU-8dcd427f-b4c5-4b2a-9f10-000000000001"
@@ -13,7 +13,7 @@ WHOLE = "expected a whole UUID in lower case: GPU-... as of `nvidia-smi -L`, or 
 
 def selection(**annotations: object) -> Selection:
     """Of HAMi's words without their domain, and ours."""
-    names = {name.partition("/")[2].replace("-", "_"): name for name in NAMES}
+    names = {name.partition("/")[2].replace("-", "_"): name for name in Word}
     return read_selection({names[word]: value for word, value in annotations.items()})
 
 
@@ -80,6 +80,46 @@ def test_what_asks_for_something_is_given_as_it_was_written() -> None:
         (
             {"nouse_gputype": "NVIDIA-L4-SHARED"},
             "nvidia.com/nouse-gputype: 'NVIDIA-L4-SHARED' is a part of a GPU, or a shared one; a VM has whole GPUs",
+        ),
+        *(
+            (
+                {"use_gputype": written},
+                f"nvidia.com/use-gputype: {written!r} is a part of a GPU, or a shared one; a VM has whole GPUs",
+            )
+            for written in ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "1g.10gb", "a30-mig-1g.6gb")
+        ),
+        *(
+            (
+                {"nouse_gputype": written},
+                (
+                    f"nvidia.com/nouse-gputype: {written!r} has {wrong!r}, which no model's name has; expected parts "
+                    "of names between commas, as 'A100-SXM4,H100'"
+                ),
+            )
+            for written, wrong in (("A100;H100", ";"), ("A100|H100", "|"), ("A100*", "*"), ("RTX_3090", "_"))
+        ),
+        (
+            {"first_available": "H100;A100"},
+            (
+                "gpu-launcher.dev/first-available: 'H100;A100' has ';', which no model's name has; expected parts of "
+                "names between commas, as 'A100-SXM4,H100'"
+            ),
+        ),
+        (
+            {"use_gpuuuid": f"{CARD};{CARD}"},
+            f"nvidia.com/use-gpuuuid: {f'{CARD};{CARD}'!r:.60} is no card's UUID; {WHOLE}",
+        ),
+        (
+            {"memory_at_least": "40960"},
+            "gpu-launcher.dev/memory-at-least: '40960' is less than 1Mi; expected a quantity, like 40960Mi",
+        ),
+        (
+            {"memory_at_least": "40m"},
+            "gpu-launcher.dev/memory-at-least: '40m' is less than 1Mi; expected a quantity, like 40Gi",
+        ),
+        (
+            {"memory_at_least": "0"},
+            "gpu-launcher.dev/memory-at-least: '0' is less than 1Mi; expected a quantity, like 40Gi",
         ),
         ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch' or 'nvlink'"),
         (
