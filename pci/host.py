@@ -47,6 +47,11 @@ class Function:
         return self.physical_function is not None
 
     @property
+    def card(self) -> PCIAddress:
+        """The address of the physical function: a virtual function's own card."""
+        return self.physical_function or self.address
+
+    @property
     def is_bridge(self) -> bool:
         return self.pci_class >> 8 == _PCI_BRIDGE
 

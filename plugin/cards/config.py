@@ -259,7 +259,7 @@ class Config:
 
     def claimable(self, host: Host, function: Function) -> VGPURule | None:
         """Return the rule of a virtual function's card, or of the card itself, if its vGPUs are made when claimed."""
-        card = host.functions.get(function.physical_function or function.address)
+        card = host.functions.get(function.card)
         rule = None if card is None else self.vgpus_of(card)
         return rule if rule is not None and rule.when is When.CLAIMED else None
 

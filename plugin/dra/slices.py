@@ -112,7 +112,7 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
     for vgpu in card.vgpus:
         consumed = share.consumed[vgpu.type, vgpu.number]
         its = {name: {one: consumed[one] for one in counters if one in consumed} for name, counters in sets.items()}
-        known = attributes(vgpu.example, node, {})
+        known = attributes(vgpu.example, node, {}, snapshot.identity(vgpu.example))
         for name in (words.PCI_BUS_ID, words.UUID, words.MDEV_UUID, words.IOMMU_GROUP):
             known.pop(name, None)  # known when it is made
         devices.append(

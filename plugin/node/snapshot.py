@@ -210,9 +210,11 @@ class Snapshot:
         return {} if self.board is None else self.board.attributes(device)
 
     def identity(self, device: Device) -> Identity:
-        """Return what NVML calls a device's card. Several GPUs that are one device have no UUID together."""
-        uuid, name = self.identities.by_address.get(device.lead.address, UNKNOWN)
-        return Identity(uuid if sum(map(is_gpu, device.functions)) <= 1 else None, name)
+        """Return what NVML calls a device; of a part of a card the card's UUID alone. Several GPUs that are one device
+        have no UUID together."""
+        lead = device.lead
+        uuid, name = self.identities.by_address.get(lead.card, UNKNOWN)
+        return Identity(uuid if sum(map(is_gpu, device.functions)) <= 1 else None, None if lead.is_virtual else name)
 
     def _trouble(self, device: Device) -> Hindrance | None:
         return (

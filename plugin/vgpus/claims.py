@@ -153,7 +153,7 @@ def card_of(host: Host, types: Types, vgpu: Name) -> PCIAddress | None:
     """Return the card of a vGPU; None if it is gone, or if we made no such mediated device."""
     where = types.ours.mdevs.get(str(vgpu)) if isinstance(vgpu, UUID) else str(vgpu)
     found = None if where is None else host.functions.get(PCIAddress.parse(where))
-    return None if found is None else found.physical_function or found.address
+    return None if found is None else found.card
 
 
 def _types(roots: Roots, config: Config) -> Types:
