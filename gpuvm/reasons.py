@@ -228,11 +228,13 @@ def no_pod(controller: Controller, warnings: Sequence[Event]) -> Problem:
     """Return the answer for a controller that has no pod: what it was told when it made one, or that it is stopped."""
     name = controller.place
     fix = "see the controller: `kubectl describe`"
-    if not warnings and not controller.is_stopped:
+    # A Deployment's ReplicaSet is told, and has the events.
+    failure = controller.condition("ReplicaFailure")
+    message = failure.message if failure.status == "True" else warnings[-1].message if warnings else ""
+    if not message and not controller.is_stopped:
         return Problem(name, "is without a pod: its controller has made none yet", fix)
-    if not warnings:
+    if not message:
         return Problem(name, "is Stopped: its controller is to have no pod", "`kubectl gpuvm start`")
-    message = warnings[-1].message
     if "PodSecurity" in message:
         fix = "print it for the level that its namespace enforces, `gpu-launcher pod --level`: docs/restricted.md"
     elif "exceeded quota" in message:

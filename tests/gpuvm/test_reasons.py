@@ -283,3 +283,17 @@ def test_a_controller_without_a_pod_says_what_the_api_server_refused() -> None:
     assert "raise the quota" in without_pod("exceeded quota: gpus").fix
     assert without_pod(replicas=0).fix == "`kubectl gpuvm start`"
     assert without_pod().wrong == "is without a pod: its controller has made none yet"
+
+
+def test_a_deployment_says_what_its_replica_set_was_refused() -> None:
+    refused = 'pods "vm-5d4b-x" is forbidden: exceeded quota: gpus, requested: pods=1, used: pods=4, limited: pods=4'
+    told = controller("Deployment")
+    progress = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetCreated", "message": "created"}
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": refused}
+    told["status"] = {"conditions": [progress, failure]}
+    assert str(no_pod(Controller.model_validate(told), ())) == (
+        f"vms/vm: is without a pod: the API server refuses it ({refused}); raise the quota, or stop what uses it: "
+        "`kubectl describe quota`"
+    )
+    failure["status"] = "False"
+    assert no_pod(Controller.model_validate(told), ()).wrong == "is without a pod: its controller has made none yet"
