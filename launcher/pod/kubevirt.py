@@ -58,10 +58,6 @@ def claim_template(vm: JSONObject, cluster: Cluster | None = None) -> PodObject:
         fix = "list a card there; if the VM's instance type has it, give the instance: kubectl get vmi -o yaml"
         raise UserError("spec.domain.devices", "has no entry by deviceName", fix)
     refuse_unheard(selection, entries)
-    if Word.FIRST in selection.names:
-        # The metadata calls it gpu-0/ALTERNATIVE, and KubeVirt looks for gpu-0 (pkg/dra/utils.go, d923fdb815).
-        wrong = f"{Word.FIRST} makes a request of alternatives, and KubeVirt finds no device of such a request"
-        raise UserError("metadata.annotations", wrong, f"name the models in {Word.USE_TYPE}, in no order")
     refuse_unknown_ids(selection, cluster)
     names = "|".join(",".join(_device_name(entry) for entry in each) for each in lists.values())
     namespace, _ = names_of(vm)

@@ -203,9 +203,12 @@ def test_by_dra_a_card_comes_by_a_claim_and_one_by_its_resources_name(lab: Lab) 
 
 @pytest.mark.thorough
 def test_by_dra_the_policy_gives_a_vm_the_card_that_its_annotation_chooses(lab: Lab) -> None:
-    """The VM is as for any cluster, with a deviceName; its UUID is of the card that is the second one in the slice."""
-    uuid = lab.published()[f"pci-{FAR.replace(':', '-')}-0"]["attributes"]["uuid"]["string"]
-    document = vms.manifest("chooses", 1, annotations={"nvidia.com/use-gpuuuid": uuid})
+    """The VM is as for any cluster, with a deviceName; its UUID is of the card that is the second one in the slice, and
+    its model the second one of `first-available`."""
+    attributes = lab.published()[f"pci-{FAR.replace(':', '-')}-0"]["attributes"]
+    uuid, models = attributes["uuid"]["string"], f"H100,{attributes['productName']['string']}"
+    chosen = {"nvidia.com/use-gpuuuid": uuid, "gpu-launcher.dev/first-available": models}
+    document = vms.manifest("chooses", 1, annotations=chosen)
     lab.cluster.kubectl("apply", "-f", str(ROOT / "deploy/hook/claims-policy.yaml"))
 
     def asked() -> str:

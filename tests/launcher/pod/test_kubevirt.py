@@ -40,6 +40,12 @@ def test_a_template_names_what_it_is_for_and_each_request_by_the_entrys_place() 
     assert [request["name"] for request in requests] == ["gpu-0", "hostdevice-0"]
 
 
+def test_models_in_order_are_alternatives_of_the_request_that_kubevirt_looks_for() -> None:
+    template = claim_template(vmi({"gpu-launcher.dev/first-available": "H100,A100"}))
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    assert (request["name"], [each["name"] for each in request["firstAvailable"]]) == ("gpu-0", ["first", "second"])
+
+
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
@@ -62,11 +68,6 @@ def test_vms_that_choose_alike_have_one_template_whatever_makes_them(kind: str, 
             vmi({"nvidia.com/nouse-gpuuuid": "GPU-8dcd427f-b4c5-4b2a-9f10-000000000001"}),
             "metadata.annotations",
             "nvidia.com/nouse-gpuuuid names GPU-8dcd427f-b4c5-4b2a-9f10-000000000001, and which card",
-        ),
-        (
-            vmi({"gpu-launcher.dev/first-available": "H100,A100"}),
-            "metadata.annotations",
-            "gpu-launcher.dev/first-available makes a request of alternatives, and KubeVirt finds no device",
         ),
         (vmi(H100, []), "spec.domain.devices", "has no entry by deviceName"),
         (vmi(H100, ["?", {"deviceName": 7}]), "spec.domain.devices", "has no entry by deviceName"),

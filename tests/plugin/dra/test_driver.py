@@ -301,12 +301,24 @@ def test_a_claim_with_devices_of_others_alone_has_none_of_ours(cluster: Cluster)
 
 
 def test_an_alternative_of_a_request_goes_by_the_requests_name(cluster: Cluster) -> None:
+    """For the kubelet, which gives the container what its request is called, and for KubeVirt, which looks for that
+    name in the directory and in the file (pkg/dra/utils.go, d923fdb815)."""
     with cluster.driver():
         cluster.wait_for(FIRST, SECOND)
         result = {"request": "gpu/big", "driver": DRIVER, "pool": NODE, "device": FIRST}
-        (device,) = prepared(cluster, cluster.claim(results=[result]))
+        claim = cluster.claim(
+            results=[result], metadata={"annotations": {"resource.kubernetes.io/pod-claim-name": "c"}}
+        )
+        (device,) = prepared(cluster, claim)
         assert device.request_names == ["gpu"]
         assert device.cdi_device_ids[0].endswith("_gpu")
+        (its,) = cluster.specifications()[claim["metadata"]["uid"]]["devices"]
+        (mount,) = its["containerEdits"]["mounts"]
+        assert Path(mount["containerPath"]).parent == device_metadata.IN_CONTAINER / device_metadata.of_template(
+            "c", "gpu"
+        )
+        (request,) = json.loads(Path(mount["hostPath"]).read_text())["requests"]
+        assert (request["name"], len(request["devices"])) == ("gpu", 1)
 
 
 def test_an_extended_resource_has_the_device_plugins_variable(cluster: Cluster) -> None:
