@@ -95,10 +95,14 @@ class Selection:
 NO_SELECTION = Selection()
 
 
-def nvml_id(text: str) -> str | None:
-    """Return NVML's UUID with `GPU-` before it, which exporters of metrics leave out; None for that of a place. A
-    mediated device's own could be either."""
-    return text if text.startswith("GPU-") else None if _PLACE.match(text) else f"GPU-{text}"
+def nvml_id(text: str) -> str:
+    """Return a UUID as NVML has it if it is NVML's: with `GPU-` before it, which exporters of metrics leave out."""
+    return text if text.startswith("GPU-") else f"GPU-{text}"
+
+
+def is_of_place(text: str) -> bool:
+    """Whether the UUID is made as those of places are, so that it is no mediated device's, and hardly NVML's."""
+    return _PLACE.match(text) is not None
 
 
 def read_selection(annotations: Mapping[str, object]) -> Selection:

@@ -12,7 +12,7 @@ from enum import IntEnum, auto
 from typing import Any, assert_never
 
 from launcher.claims import Entry, EntryKind
-from launcher.selection.annotations import LONGEST_EXPRESSION, Proximity, Selection, Word, nvml_id
+from launcher.selection.annotations import LONGEST_EXPRESSION, Proximity, Selection, Word, is_of_place, nvml_id
 from pci import slices as words
 from pci.vendors import NVIDIA, PREFIXES
 from program.errors import UserError
@@ -272,7 +272,7 @@ def _of_types(items: Iterable[str]) -> str:
 
 
 def _of_ids(items: Sequence[str]) -> str:
-    by_attribute = {words.NVML_UUID: list(filter(None, map(nvml_id, items))), words.UUID: _bare(items)}
+    by_attribute = {words.NVML_UUID: list(map(nvml_id, items)), words.UUID: _bare(items)}
     return (
         " || ".join(
             f'{_OURS}.?{attribute}.orValue("") in [{", ".join(map(_quoted, its))}]'
@@ -287,17 +287,17 @@ def _not_of_ids(items: Sequence[str]) -> str:
     """Return an expression for cards that have none of these UUIDs. A card of NVIDIA's whose NVML UUID is not known may
     have any of NVML's."""
     none = f"!({_of_ids(items)})"
-    if not any(map(nvml_id, items)):
+    if all(map(is_of_place, items)):
         return none
     return f'{none} && (has({_OURS}.{words.NVML_UUID}) || {_OURS}.?{words.VENDOR}.orValue("") != "{NVIDIA:04x}")'
 
 
 def _bare(items: Iterable[str]) -> list[str]:
-    return [each for each in items if nvml_id(each) != each]
+    return [each for each in items if not each.startswith("GPU-")]
 
 
 def _shown(items: Iterable[str]) -> str:
-    return words.NVML_UUID if any(map(nvml_id, items)) else words.UUID
+    return words.UUID if all(map(is_of_place, items)) else words.NVML_UUID
 
 
 def _quoted(text: str) -> str:

@@ -21,7 +21,7 @@ from launcher.selection.annotations import Selection, refuse_unheard
 from launcher.selection.claim import ANY_GPU, Misfit, claim_for
 from launcher.selection.cluster import Cluster, PublishedDevice
 from launcher.selection.nodes import NodeState
-from launcher.selection.nvml import refuse_unknown_ids, unknown_models
+from launcher.selection.nvml import nobodys, refuse_unknown_ids
 from launcher.selection.objects import names, objects_of, part_of
 from launcher.selection.obstacles import AskingPod, NodeDistance, Obstacle, obstacles, shown
 from launcher.selection.placement import TOO_MANY, Judge, Placement, Verdict
@@ -158,7 +158,7 @@ def fit_of(
         unknown=_unknown(entries if dra else (), pod, cluster),
         notes=(),
     )
-    fit = replace(fit, notes=(*_notes(pod, cluster), *_refused(fit), *unknown_models(selection, cluster)))
+    fit = replace(fit, notes=(*_notes(pod, cluster), *_refused(fit), *nobodys(selection, cluster)))
     if not fit.lacks_cards or fit.unknown:
         return fit
     nodes = sorted(cluster.nodes, key=lambda node: sum(each.short != _CARDS for each in fit.obstacles[node.name]))

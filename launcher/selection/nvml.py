@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterator
 from itertools import islice
 
-from launcher.selection.annotations import Selection, Word, nvml_id
+from launcher.selection.annotations import Selection, Word, is_of_place, nvml_id
 from launcher.selection.cluster import Cluster, PublishedDevice
 from pci import slices as words
 from pci.nvml_names import NAMES
@@ -29,7 +29,7 @@ def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:
     places = {device.attribute(words.UUID) for _, device in devices}
     known = {device.attribute(words.NVML_UUID) for _, device in devices}
     for name, items in selection.ids.items():
-        ids = [uuid for each in items if each not in places and (uuid := nvml_id(each)) is not None]
+        ids = [nvml_id(each) for each in items if each not in places and not is_of_place(each)]
         if cluster is None and ids:
             wrong = f"{name} names {listed(ids, _MOST)}, and which card has NVML's UUID is not known here"
             fix = f"name a file of what `kubectl get resourceslices -o json` prints with --cluster ({_PAGE})"
@@ -56,10 +56,15 @@ def _is_nameless(device: PublishedDevice) -> bool:
     return is_nvidias and not is_switch and device.attribute(words.NVML_UUID) is None
 
 
-def unknown_models(selection: Selection, cluster: Cluster) -> Iterator[str]:
-    """Yield a sentence for each name that is a part of no known model's name, with those that are most like it; for the
-    first few of an annotation."""
-    published = {device.attribute(name) for node in cluster.nodes for device in node.devices for name in _NAMED}
+def nobodys(selection: Selection, cluster: Cluster) -> Iterator[str]:
+    """Yield a sentence for each UUID that no card has, and for each name that is a part of no known model's name, with
+    those that are most like it; for the first few of an annotation."""
+    devices = [device for node in cluster.nodes for device in node.devices]
+    uuids = {device.attribute(name) for device in devices for name in (words.UUID, words.NVML_UUID)}
+    for word, items in selection.ids.items():
+        for item in islice((item for item in items if uuids.isdisjoint((item, nvml_id(item)))), _MOST):
+            yield f"{word}: no card here is known to have the UUID {item}"
+    published = {device.attribute(name) for device in devices for name in _NAMED}
     models = {_plain(name): name for name in sorted({*NAMES.values(), *map(str, published - {None})})}
     for word, items in selection.types.items():
         unknown = (item for item in items if not any(_plain(item).removeprefix(_VENDOR) in model for model in models))

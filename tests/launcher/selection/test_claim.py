@@ -89,8 +89,8 @@ def test_each_annotation_is_a_selector_of_its_own() -> None:
     ((_, *others),) = expressions(chosen(texts, gpu("a")))
     assert others == [
         f'!(["A10"].exists(word, {CALLED})) && !({NAMELESS})',
-        f'{OURS}.?nvmlUUID.orValue("") in ["{NVMLS}"] || {OURS}.?uuid.orValue("") in ["{OWN}"]',
-        f'!({OURS}.?uuid.orValue("") in ["{OWN}"])',
+        f'{OURS}.?nvmlUUID.orValue("") in ["{NVMLS}", "GPU-{OWN}"] || {OURS}.?uuid.orValue("") in ["{OWN}"]',
+        f'!({OURS}.?nvmlUUID.orValue("") in ["GPU-{OWN}"] || {OURS}.?uuid.orValue("") in ["{OWN}"])',
         (
             'has(device.capacity["gpu-launcher.dev"].memory) && '
             'device.capacity["gpu-launcher.dev"].memory.compareTo(quantity("40Gi")) >= 0'

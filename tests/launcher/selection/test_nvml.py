@@ -14,7 +14,7 @@ from pci.address import PCIAddress
 from pci.host import Function
 from plugin.cards.config import Serve
 from plugin.cards.inventory import Device
-from plugin.dra.slices import attributes
+from plugin.dra.slices import attributes, capacity
 from plugin.nvml import UNKNOWN, Identity
 from program.errors import Nonsense, UserError
 from tests.conftest import Command
@@ -85,7 +85,8 @@ def card(number: int, identity: Identity = UNKNOWN, ids: str = "10de:2204", boar
     model = f"GX100 [{name}]" if name else ids
     resource = f"nvidia.com/{device:04x}"
     unit = Device(functions=(function,), lead=function, model=model, resource=resource, serve=Serve.DRA, withheld=None)
-    return {"name": f"card-{number}", "attributes": attributes(unit, "node", {}, identity)}
+    published = {name: {"value": value} for name, value in capacity(unit).items()}
+    return {"name": f"card-{number}", "attributes": attributes(unit, "node", {}, identity), "capacity": published}
 
 
 def slices_of(*cards: Any) -> list[Any]:
