@@ -52,11 +52,11 @@ class Lost(Broken):
     """A state file is empty, ends too early or names no boot, as a crash of the node leaves it."""
 
 
-class UnknownField(ValueError):
-    """The file has a field that this version does not know."""
+class Newer(ValueError):
+    """The file has something, `the field 'later'`, that this version does not know."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"it has the field {name!a}, which this version does not know")
+    def __init__(self, what: str) -> None:
+        super().__init__(f"it has {what}, which this version does not know")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class StateFile(Generic[T]):
             if _is_torn(text):
                 # A crash of the node ends the boot that such a file names.
                 self._refuse("it ends too early", Lost if self.boot is None else Broken)
-            self._refuse(_reason(error), Broken, _NEWER if isinstance(error, UnknownField) else "")
+            self._refuse(_reason(error), Broken, _NEWER if isinstance(error, Newer) else "")
 
     def recover(self) -> T | None:
         """Return the value as `read` does, and None if it is lost: for a file without which nothing is taken away."""
@@ -113,6 +113,13 @@ class StateFile(Generic[T]):
         """Replace the file, whole or not at all, also after a crash of the node; Refusal if it cannot be written. When
         this returns, the disk has it."""
         write_json(self.path, value, self.place, mode=self.mode, sync=True)
+
+    def remove(self) -> None:
+        """Remove the file, if it is there; Refusal if it cannot be removed."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise Refusal(self.path, f"cannot be removed: {error.strerror}", self.place) from error
 
     def _refuse(self, reason: str, kind: type[Broken], first: str = "") -> NoReturn:
         raise kind(self.path, f"{self.wrong} ({reason})", f"{first} {self.fix}".strip()) from None
@@ -171,7 +178,7 @@ def _reason(error: Exception) -> str:
 
 def json_of(kind: type[T], *added: str) -> Callable[[bytes], T]:
     """Return a reader of JSON for a frozen dataclass or a mapping. It converts nothing; ValueError if a field is
-    missing, UnknownField if there is another one. `added` are fields with a default that older files lack."""
+    missing, Newer if there is another one. `added` are fields with a default that older files lack."""
 
     def read(text: bytes) -> T:
         value: T = _adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
@@ -185,7 +192,7 @@ def _refuse_other_fields(document: Any, known: Any, added: Collection[str]) -> N
     """Compare a document with what was read of it; ValueError as of `json_of`."""
     if isinstance(document, dict):
         for name in sorted(document.keys() - known.keys()):
-            raise UnknownField(name)
+            raise Newer(f"the field {name!a}")
         for name in sorted(known.keys() - document.keys() - set(added)):
             raise ValueError(f"it lacks the field {name!a}")
         for name, each in document.items():

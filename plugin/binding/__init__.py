@@ -1,3 +1,2 @@
-"""Gives cards to vfio, and back: their vfio driver (`modalias`), their former
-drivers (`former_drivers`), what is read before a change (`survey`), why not (`hindrances`), the writes (`moves`), whose
-they are (`plan`), and doing these (`rebind`)."""
+"""Gives cards to vfio, and back: their vfio driver (`modalias`), what is read before a change (`survey`), why not
+(`hindrances`), the writes (`moves`), whose they are (`plan`), and doing these (`rebind`)."""

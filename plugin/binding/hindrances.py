@@ -151,7 +151,7 @@ def in_use(survey: Survey, card: Card, functions: Iterable[Function], *, passing
 
 def former_drivers_unknown(survey: Survey) -> Hindrance | None:
     """Return why no former driver can be read or remembered; None if they can."""
-    if (trouble := survey.former_trouble) is None:
+    if (trouble := survey.journal_trouble) is None:
         return None
     return Hindrance(f"its former driver cannot be remembered: {trouble.subject} {trouble.wrong}", trouble.fix)
 

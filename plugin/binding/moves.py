@@ -5,12 +5,12 @@ concerns functions that are plugged in later. A function's override is written b
 other driver can take the function in between.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pci.address import PCIAddress
 from pci.functions import is_vfio_driver
 from pci.sysfs.functions import DEVICES
+from plugin.changes.journal import Former
 
 _PROBE = "bus/pci/drivers_probe"
 
@@ -37,17 +37,6 @@ class Write:
 
     def __str__(self) -> str:
         return f"echo {self.text} > /sys/{self.path}" if self.text else f"echo > /sys/{self.path}"
-
-
-@dataclass(frozen=True, slots=True)
-class Former:
-    """What a function had before it was bound to vfio. Another card in the same slot has another PCI `id`. `settings`
-    are the former lines of files that bind changes, by name (`reset_method`)."""
-
-    id: str
-    driver: str | None
-    override: str | None
-    settings: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from pci.host import Function, Host
 from pci.vendors import PREFIXES
 from pci.viability import Hindrance
 from plugin.binding.hindrances import former_driver_gone, former_drivers_unknown, hindrances, in_use, others_on_bus
-from plugin.binding.moves import DriverBinding, Former, Move, Setting
+from plugin.binding.moves import DriverBinding, Move, Setting
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
 from plugin.cards.inventory import NOTHING, VFIOSettings, fitting, is_left_to_the_node, wanted_settings
+from plugin.changes.journal import Former
 from program.errors import Refusal
 from program.problem import Problem
 

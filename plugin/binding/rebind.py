@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -17,13 +17,13 @@ from pci.sysfs.details import read_details
 from pci.sysfs.functions import DEVICES, read_host
 from pci.viability import Hindrance
 from plugin import nvml
-from plugin.binding.former_drivers import locked, read_former, write_former
 from plugin.binding.hindrances import hindrance
 from plugin.binding.modalias import Alias, best_module, read_aliases
-from plugin.binding.moves import DriverBinding, Former, Move, Write
+from plugin.binding.moves import DriverBinding, Move, Write
 from plugin.binding.plan import NotRebound, Plan, named_cards
 from plugin.binding.survey import Survey
 from plugin.cards.config import Config
+from plugin.changes.journal import Former, JournalFile
 from plugin.changes.processes import Processes, read_processes, refuse_unseen
 from plugin.changes.users import NOBODY, Users
 from plugin.changes.uses import given_to, uses
@@ -52,7 +52,7 @@ Writer = Callable[[Write], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roots:
-    """The directories that stand for /sys, /proc, /dev and /lib/modules/RELEASE, and where former drivers are kept."""
+    """The directories that stand for /sys, /proc, /dev and /lib/modules/RELEASE, and where the journal is."""
 
     sys: Path
     proc: Path
@@ -66,6 +66,10 @@ class Roots:
         root = sys.absolute().parent
         modules = root / "lib/modules" / os.uname().release
         return cls(sys=sys, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
+
+    @property
+    def journal(self) -> JournalFile:
+        return JournalFile(self.state, boot_id(self.proc))
 
 
 class Failed(Exception):
@@ -84,10 +88,10 @@ def look(roots: Roots, host: Host, cards: Iterable[Card], given: Users = NOBODY)
         return _survey(roots, host, cards, processes, aliases, _former(roots), given)
 
 
-def _former(roots: Roots) -> tuple[Mapping[PCIAddress, Former], Problem | None]:
-    """Return the former drivers, and why they are not known, if so."""
+def _former(roots: Roots) -> tuple[Mapping[str, Former], Problem | None]:
+    """Return what functions had before, and why that is not known, if so."""
     try:
-        return read_former(roots.state, boot_id(roots.proc)), None
+        return roots.journal.read().former, None
     except Broken as error:
         return {}, error.problem
 
@@ -128,7 +132,7 @@ def _survey(
     cards: Iterable[Card],
     processes: Processes,
     aliases: Sequence[Alias],
-    former: tuple[Mapping[PCIAddress, Former], Problem | None],
+    former: tuple[Mapping[str, Former], Problem | None],
     given: Users = NOBODY,
 ) -> Survey:
     known, trouble = former
@@ -147,7 +151,7 @@ def _survey(
         drivers=frozenset(names(roots.sys, _DRIVERS))
         | {function.driver for function in host.functions.values() if function.driver is not None},
         former=known,
-        former_trouble=trouble,
+        journal_trouble=trouble,
         unseen=processes.unseen,
     )
 
@@ -161,7 +165,7 @@ def rebind(
 ) -> Plan:
     """Choose cards, decide on a plan for them and carry it out, while other binders of this node are kept out; return
     the plan. `before` is called just before the first write. Refusal if that fails."""
-    with locked(roots.state):
+    with roots.journal.alone():
         plan, survey = planned(roots, choose, decide, given)
         if plan.moves:
             refuse_unseen(survey.unseen)
@@ -190,10 +194,10 @@ def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float 
     """
     if not plan.moves:
         return
-    boot = boot_id(roots.proc)
-    before = read_former(roots.state, boot)
-    during = {**before, **{move.address: move.former for move in plan.moves if move.former is not None}}
-    write_former(roots.state, boot, during)
+    file = roots.journal
+    before = file.read()
+    during = {**before.former, **{str(move.address): move.former for move in plan.moves if move.former is not None}}
+    file.write(replace(before, former=during))
     for number, move in enumerate(plan.moves):
         try:
             do_writes(move.writes, write)
@@ -201,14 +205,13 @@ def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float 
         except Failed as failed:
             touched = plan.moves[: number + 1]
             stuck = _undo(roots.sys, touched, write, driver_seconds, hanging=move.address if failed.hangs else None)
-            write_former(
-                roots.state, boot, {**before, **{address: during[address] for address in stuck if address in during}}
-            )
+            left = {str(address): during[str(address)] for address in stuck if str(address) in during}
+            file.write(replace(before, former={**before.former, **left}))
             subject, wrong, fix = failed.problem
             reason = Problem(subject, f"{wrong}, and {_outcome(stuck)}", fix)
             raise NotRebound(*reason, reasons={move.address: reason}) from failed
-    ended = {move.address for move in plan.moves if move.former is None}
-    write_former(roots.state, boot, {address: one for address, one in during.items() if address not in ended})
+    ended = {str(move.address) for move in plan.moves if move.former is None}
+    file.write(replace(before, former={address: each for address, each in during.items() if address not in ended}))
 
 
 def sysfs_writer(sys: Path, seconds: float = _WRITE_SECONDS) -> Writer:

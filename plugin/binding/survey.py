@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from pci.address import PCIAddress
 from pci.host import Details, Function, Host
-from plugin.binding.moves import DriverBinding, Former
+from plugin.binding.moves import DriverBinding
+from plugin.changes.journal import Former
 from plugin.changes.uses import Use
 from program.problem import Problem
 
@@ -15,7 +16,8 @@ class Survey:
     """What a plan is made from.
 
     `details`, `uses` and `modules` (of the vfio drivers) have every function of the cards. `drivers` are all drivers of
-    the PCI bus. `former` are the remembered former drivers, `former_trouble` why they are not known. `unseen` says why
+    the PCI bus. `former` has what functions had before, by address, `journal_trouble` why
+    that is not known. `unseen` says why
     uses may be missing. Both are None if nothing is missing.
     """
 
@@ -24,8 +26,8 @@ class Survey:
     uses: Mapping[PCIAddress, tuple[Use, ...]]
     modules: Mapping[PCIAddress, str]
     drivers: frozenset[str]
-    former: Mapping[PCIAddress, Former]
-    former_trouble: Problem | None
+    former: Mapping[str, Former]
+    journal_trouble: Problem | None
     unseen: Problem | None
 
     def binding(self, function: Function) -> DriverBinding:
@@ -33,7 +35,7 @@ class Survey:
 
     def former_of(self, function: Function) -> Former | None:
         """Return what the function had before vfio had it; None if that is not remembered, or another card's."""
-        former = self.former.get(function.address)
+        former = self.former.get(str(function.address))
         return None if former is None or former.id != function.pci_id else former
 
     def former_binding(self, function: Function) -> DriverBinding | None:

@@ -16,7 +16,6 @@ import typer
 from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card, read_quotas
-from plugin.binding.former_drivers import locked
 from plugin.binding.rebind import Failed, sysfs_writer
 from plugin.cards.config import Config
 from plugin.changes.processes import read_processes, refuse_unseen
@@ -24,11 +23,10 @@ from plugin.changes.users import users
 from plugin.commands.users import UsersFlags
 from plugin.config_file import config_of
 from plugin.flags import words
-from plugin.state_files import Broken, boot_id
+from plugin.state_files import Broken
 from plugin.sysfs_child import ask
 from plugin.vgpus.apply import apply
 from plugin.vgpus.listing import lines
-from plugin.vgpus.made import made_file, read_made
 from plugin.vgpus.plan import Step, plan
 from plugin.vgpus.steps import World
 from plugin.vgpus.survey import Survey, look
@@ -79,7 +77,7 @@ def vgpus(
     Nothing that is in use or that somebody else made is touched.
     """
     roots = flags.roots
-    sysfs, proc, state = roots.sys, roots.proc, roots.state
+    sysfs, proc = roots.sys, roots.proc
     script, smi = words("--sriov-manage", sriov_manage), words("--nvidia-smi", nvidia_smi)
     rules = config_of(config)
     if vgpu_configs is not None:
@@ -92,9 +90,9 @@ def vgpus(
     if action is not None and not dry_run and not (flags.is_this_node or flags.dra_state):
         wrong, fix = "is there without --dra-state", "name where the DRA driver of that node keeps its claims"
         raise UserError(f"--sysfs {sysfs}", f"{wrong}: a vGPU of a claim would be taken away", fix)
-    boot = boot_id(proc)
+    journal = roots.journal
     try:
-        read_made(state, boot)
+        journal.read()
     except Broken as error:
         if action is None or dry_run or undo:
             raise
@@ -109,9 +107,9 @@ def vgpus(
 
     def survey(config: Config, *, every: bool = False) -> Survey:
         listed, claims = flags.listed(), flags.claimed() if knows_claims else {}
-        made, processes = read_made(state, boot), partial(read_processes, proc)
+        ours, processes = journal.read(), partial(read_processes, proc)
         given = partial(users, listed=listed, claimed=claims)
-        seen: Survey = ask(look, sysfs, config, made, processes, given, every=every)[0]
+        seen: Survey = ask(look, sysfs, config, ours, processes, given, every=every)[0]
         return seen if knows_claims else seen.all_used("a claim, perhaps")
 
     if action is None and not dry_run:
@@ -119,7 +117,7 @@ def vgpus(
         _say_what_is_unseen(found)
         print_text("".join(f"{line}\n" for line in lines(found)) or "This node has no card that can be cut.\n")
         return
-    lock: AbstractContextManager[object] = nullcontext() if dry_run else locked(state)
+    lock: AbstractContextManager[object] = nullcontext() if dry_run else journal.alone()
     with lock:
         found = survey(rules)
         wanted = plan(found, rules)
@@ -141,10 +139,9 @@ def vgpus(
                 nvidia_smi=lambda arguments: call([*smi, *arguments], "--nvidia-smi"),
                 wait=time.sleep,
                 uuid=uuid4,
-                made=made_file(state, boot),
-                boot=boot,
+                journal=journal,
             )
-            problems = (*wanted.problems, *apply(world, wanted, found.made, _print))
+            problems = (*wanted.problems, *apply(world, wanted, found.journal, _print))
     if not wanted.steps and not problems:
         print_text("nothing to do\n")
     if problems and knows_claims:

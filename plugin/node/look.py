@@ -16,10 +16,9 @@ from pci.sysfs.functions import read_host
 from pci.sysfs.pcie import read_peer_to_peer
 from pci.sysfs.platform import read_platform
 from pci.vendors import NVIDIA
-from plugin.binding.former_drivers import read_former
 from plugin.binding.rebind import Roots, refusals
 from plugin.cards.claimable import claimable_cards
-from plugin.cards.config import Config, Fabric
+from plugin.cards.config import Bind, Config, Fabric
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
@@ -31,8 +30,8 @@ from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus, serves_without
 from plugin.node.snapshot import Closely, Snapshot, peers_of
 from plugin.nvml import Identities, read_identities
-from plugin.state_files import Broken, boot_id
-from plugin.vgpus.made import read_made, still_there, types_of
+from plugin.state_files import Broken
+from plugin.vgpus.survey import still_there, types_of
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -47,7 +46,7 @@ _RESETS_END_WITHIN = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """The directories that stand for /sys, /dev and /proc, None for one that is not looked at; and `state`, which has
-    former drivers, NVML's UUIDs, module IDs, the owners of partitions and the vGPUs that gpu-plugin made."""
+    the journal, NVML's UUIDs, module IDs and the owners of partitions."""
 
     sys: Path
     dev: Path | None
@@ -78,7 +77,7 @@ async def look(
     it, only the devices that were not to be bound before are looked at, and UUIDs if a card has another driver.
     """
     host, before = await ask(read_host, places.sys), latest()
-    host, made_trouble = _with_made(host, places)
+    host, journal_trouble = _with_ours(host, places, config)
     if before is not None:
         host = host.as_seen_since(before.host)
         # A card that is full names no types any more, and claims will want them again.
@@ -102,30 +101,24 @@ async def look(
         nodes=None if places.dev is None else read_nodes(places.dev),
         refusals={device_id: every[device_id] for device_id in sorted(inventory.to_bind)},
         identities=identities,
-        made_trouble=made_trouble,
-        former_trouble=_former_trouble(places) if inventory.to_bind else None,
+        journal_trouble=journal_trouble,
     )
 
 
-def _former_trouble(places: Places) -> Problem | None:
-    """Return why bind could not remember a card's former driver; None if it can."""
-    try:
-        read_former(places.state, boot_id(places.roots.proc))
-    except Broken as error:
-        return error.problem
-    return None
-
-
-def _with_made(host: Host, places: Places) -> tuple[Host, Problem | None]:
+def _with_ours(host: Host, places: Places, config: Config) -> tuple[Host, Problem | None]:
     """Return the host with the vGPUs that gpu-plugin made, and with the names of their types: no function may be able
-    to become one any more, and then the kernel names none. Also why these vGPUs are not known, if so."""
+    to become one any more, and then the kernel names none. Also why the journal cannot be read, if so and if anything
+    depends on it: most nodes need none."""
+    has_vgpus = bool(host.mdevs) or any(one.vgpu_type is not None for one in host.functions.values())
+    if not (has_vgpus or config.vgpus or config.bind is Bind.WHEN_CLAIMED):
+        return host, None
     try:
-        made = read_made(places.state, boot_id(places.roots.proc))
+        journal = places.roots.journal.read()
     except Broken as error:
         return host, error.problem
-    there = still_there(host, made)
+    there = still_there(host, journal)
     ours: set[PCIAddress | UUID] = {*map(PCIAddress.parse, there.types), *map(UUID, there.mdevs)}
-    return replace(host, vgpu_types=types_of(host, made), made_vgpus=frozenset(ours)), None
+    return replace(host, vgpu_types=types_of(host, journal), made_vgpus=frozenset(ours)), None
 
 
 def _nvidias(inventory: Inventory) -> tuple[Function, ...]:

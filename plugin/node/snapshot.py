@@ -53,10 +53,9 @@ class Snapshot:
 
     From the kernel: `host`, its `inventory` by the `config`, the `claimable` cards whose vGPUs are made when claimed,
     and `nodes`, the entries of /dev. `refusals` has each device that is bound to vfio for the claim that gets it, with
-    the reason why it cannot be bound now, or None. `identities`: what NVML calls NVIDIA's cards. `made_trouble`: why it
-    is not known which vGPUs gpu-plugin made, `former_trouble`: why former drivers cannot be remembered, if cards are
-    bound. `fallen` are the functions that fell off the bus, `errors` what the kernel counted of PCIe errors since the
-    daemon began.
+    the reason why it cannot be bound now, or None. `identities`: what NVML calls NVIDIA's cards. `journal_trouble`: why
+    the journal cannot be read, if something of the node depends on it. `fallen` are the functions that fell off the
+    bus, `errors` what the kernel counted of PCIe errors since the daemon began.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
     False; `resource_ids` are all IDs of resources in it, as Listed has them. `claimed` has the ResourceClaim
@@ -73,8 +72,7 @@ class Snapshot:
     nodes: DeviceNodes | None = None
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
     identities: Identities = field(default_factory=Identities)
-    made_trouble: Problem | None = None
-    former_trouble: Problem | None = None
+    journal_trouble: Problem | None = None
     fallen: frozenset[PCIAddress] | None = None
     errors: ErrorCounts | None = None
     assignments: frozenset[Assignment] | None = None
@@ -111,7 +109,7 @@ class Snapshot:
     @property
     def not_read(self) -> tuple[Fault | Problem, ...]:
         """What could not be read, and why: entries of sysfs; what NVIDIA's driver says, and files of ours."""
-        troubles = (self.identities.trouble, self.made_trouble, self.former_trouble, self.claims_trouble)
+        troubles = (self.identities.trouble, self.journal_trouble, self.claims_trouble)
         return (*self.host.faults, *(trouble for trouble in troubles if trouble is not None))
 
     @property
@@ -235,17 +233,18 @@ class Snapshot:
     def unclaimable(self) -> Hindrance | None:
         """Why no vGPU can be made for a claim, if a file of ours keeps it from that."""
         wrong = "cannot be made, since gpu-plugin could not remember it"
-        return _since(_CLAIMS_UNKNOWN, self.claims_trouble) or _since(wrong, self.made_trouble)
+        return _since(_CLAIMS_UNKNOWN, self.claims_trouble) or _since(wrong, self.journal_trouble)
 
     def _unremembered(self, device: Device) -> Hindrance | None:
         """Return the trouble with a device of which it is not known whose it is, as a file of ours cannot be read."""
         is_vgpu = device.mdev is not None or device.lead.vgpu_type is not None
+        is_made = is_vgpu and self.config.claimable(self.host, device.lead) is not None
         made = "is a vGPU that gpu-plugin may have made for a claim"
         bound = "cannot be bound to vfio, since its driver could not be remembered"
         return (
             (_since(_CLAIMS_UNKNOWN, self.claims_trouble) if device.serve is Serve.DRA else None)
-            or (_since(bound, self.former_trouble) if device.to_bind else None)
-            or (_since(made, self.made_trouble) if is_vgpu and self.config.claimable(self.host, device.lead) else None)
+            or (_since(bound, self.journal_trouble) if device.to_bind else None)
+            or (_since(made, self.journal_trouble) if is_made else None)
         )
 
     def _fallen(self, device: Device) -> Hindrance | None:

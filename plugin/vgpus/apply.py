@@ -5,17 +5,17 @@ from collections.abc import Callable
 from pci.address import PCIAddress
 from pci.sysfs.attribute import Unreadable
 from plugin.binding.rebind import Failed
-from plugin.vgpus.made import Made
+from plugin.changes.journal import Journal
 from plugin.vgpus.plan import Plan, Step
 from plugin.vgpus.steps import Undo, World, do
 from program.errors import Refusal
 from program.problem import Problem
 
 
-def apply(world: World, plan: Plan, made: Made, done: Callable[[PCIAddress, Step], None]) -> tuple[Problem, ...]:
-    """Do the steps; return why some could not be done. `made` is what is ours before them, `done` is told of each."""
+def apply(world: World, plan: Plan, ours: Journal, done: Callable[[PCIAddress, Step], None]) -> tuple[Problem, ...]:
+    """Do the steps; return why some could not be done. `ours` is the journal before them, `done` is told of each."""
     problems = []
-    world.remember(lambda _: made)
+    world.journal.change(lambda _: ours)
     for card, steps in plan.steps.items():
         undos: list[tuple[Step, Undo]] = []
         for step in steps:

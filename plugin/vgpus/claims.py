@@ -11,15 +11,13 @@ from pci.host import Host
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card
 from pci.vgpus import CutCard
-from plugin.binding.former_drivers import locked
 from plugin.binding.rebind import Failed, Roots, sysfs_writer
 from plugin.cards.config import Config
 from plugin.cards.vgpu_types import instance_of, plain
+from plugin.changes.journal import VGPUType
 from plugin.changes.processes import read_processes, refuse_unseen
 from plugin.changes.users import NOBODY
-from plugin.state_files import boot_id
 from plugin.sysfs_child import ask, read_or_refused
-from plugin.vgpus.made import Type, made_file, read_made
 from plugin.vgpus.plan import Clear, Remove, can_become
 from plugin.vgpus.steps import Types, become, clear, create, forget_mdev, forget_type, make_instance
 from plugin.vgpus.steps import remove as remove_mdev
@@ -39,7 +37,7 @@ def named(text: str) -> Name:
 def make_for_claim(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str) -> None:
     """Make a vGPU of the type with the name `kind` of a card, unless an earlier call has. Refusal if that fails:
     nothing is left of it then, except what the kernel is still at."""
-    with locked(roots.state):
+    with roots.journal.alone():
         types = _types(roots, config)
         host, _ = ask(read_host, roots.sys)
         try:
@@ -52,7 +50,7 @@ def remove_for_claims(roots: Roots, config: Config, vgpus: Iterable[Name]) -> No
     """Take away these vGPUs if they were made, also after an interrupted call. Refusal, at the end, for those that are
     in use or stay."""
     errors: list[ProgramError] = []
-    with locked(roots.state):
+    with roots.journal.alone():
         types = _types(roots, config)
         for vgpu in vgpus:
             host, _ = ask(read_host, roots.sys)
@@ -80,7 +78,7 @@ def _make_mediated(types: Types, uuid: UUID, name: str, card: PCIAddress | None)
         raise Failed(uuid, "can be made no more: its card is gone", "delete the pod, to have its claim allocated anew")
     cut = types.read(card)
     if (there := next((mdev for mdev in cut.mdevs if mdev.uuid == uuid), None)) is not None:
-        if str(uuid) in types.ours.mdevs and plain(there.type_name) == name:
+        if str(uuid) in types.journal.read().mdevs and plain(there.type_name) == name:
             return
         raise Failed(uuid, f"is there already, of type {plain(there.type_name)}", "remove it, unless a guest has it")
     for place in cut.places:
@@ -107,13 +105,13 @@ def _make_virtual(types: Types, function: PCIAddress, name: str, card: PCIAddres
     if card is None or cut is None or place is None or not place.takes_type:
         raise Failed(function, "can become no vGPU any more", "gpu-plugin vgpus apply turns on virtual functions")
     if (now := place.function.vgpu_type) is not None:
-        made = types.ours.types.get(str(function))
+        made = types.journal.read().types.get(str(function))
         if made is not None and made.number == now and plain(made.name) == name:
             return
         raise Failed(function, f"has become a vGPU of type {now} meanwhile", "another one is taken for the claim")
     for number, listed_name in place.creatable.items():
         if plain(listed_name) == name:
-            become(types, card, function, Type(number, listed_name))
+            become(types, card, function, VGPUType(number, listed_name))
             return
     raise _no_further(cut, name)
 
@@ -127,7 +125,7 @@ def remove(types: Types, vgpu: Name, card: PCIAddress | None) -> None:
 
 
 def _remove_mediated(types: Types, uuid: UUID, card: PCIAddress | None) -> None:
-    if (parent := types.ours.mdevs.get(str(uuid))) is None:
+    if (parent := types.journal.read().mdevs.get(str(uuid))) is None:
         return
     mdevs = () if card is None else types.read(card).mdevs
     mdev = next((one for one in mdevs if one.uuid == uuid and str(one.parent) == parent), None)
@@ -138,7 +136,7 @@ def _remove_mediated(types: Types, uuid: UUID, card: PCIAddress | None) -> None:
 
 
 def _remove_virtual(types: Types, function: PCIAddress, card: PCIAddress | None) -> None:
-    made = types.ours.types.get(str(function))
+    made = types.journal.read().types.get(str(function))
     if made is None:
         return
     cut = None if card is None else types.read(card)
@@ -151,17 +149,15 @@ def _remove_virtual(types: Types, function: PCIAddress, card: PCIAddress | None)
 
 def card_of(host: Host, types: Types, vgpu: Name) -> PCIAddress | None:
     """Return the card of a vGPU; None if it is gone, or if we made no such mediated device."""
-    where = types.ours.mdevs.get(str(vgpu)) if isinstance(vgpu, UUID) else str(vgpu)
+    where = types.journal.read().mdevs.get(str(vgpu)) if isinstance(vgpu, UUID) else str(vgpu)
     found = None if where is None else host.functions.get(PCIAddress.parse(where))
     return None if found is None else found.card
 
 
 def _types(roots: Roots, config: Config) -> Types:
-    boot = boot_id(roots.proc)
-
     def survey() -> Survey:
         processes = partial(read_processes, roots.proc)
-        return ask(look, roots.sys, config, read_made(roots.state, boot), processes, lambda _: NOBODY)[0]
+        return ask(look, roots.sys, config, roots.journal.read(), processes, lambda _: NOBODY)[0]
 
     def user(name: str) -> str | None:
         found = survey()
@@ -177,6 +173,5 @@ def _types(roots: Roots, config: Config) -> Types:
         user=user,
         write=sysfs_writer(roots.sys),
         wait=time.sleep,
-        made=made_file(roots.state, boot),
-        boot=boot,
+        journal=roots.journal,
     )

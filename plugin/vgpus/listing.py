@@ -26,7 +26,7 @@ def _functions(survey: Survey, card: CutCard) -> str:
     driver = f"on {card.function.driver or 'no driver'}"
     if not card.possible:
         return driver
-    ours = ", made by gpu-plugin" if str(card.address) in survey.made.functions else ""
+    ours = ", made by gpu-plugin" if str(card.address) in survey.journal.functions else ""
     used = sum(str(one.address) in survey.users for one in card.functions)
     in_use = f", {used} in use" if used else ""
     return f"{driver}, {len(card.functions)} of {card.possible} virtual functions{ours}{in_use}"

@@ -18,7 +18,7 @@ from pci.vgpus import CutCard
 from plugin.cards.config import Config
 from plugin.cards.vgpu_rules import Quota, VGPURule, When
 from plugin.cards.vgpu_types import instance_of, plain
-from plugin.vgpus.made import Type
+from plugin.changes.journal import VGPUType
 from plugin.vgpus.survey import Survey, is_whole
 from program.problem import Problem, listed
 
@@ -83,7 +83,7 @@ class Clear:
 
     card: PCIAddress
     function: PCIAddress
-    type: Type
+    type: VGPUType
 
     def __str__(self) -> str:
         return f"remove the vGPU of type {plain(self.type.name)} on {self.function}"
@@ -190,9 +190,9 @@ def _planned(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[S
 def _unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[Step], CutCard]:
     """Return the steps that put right what a call that was ended has left, and the card as it is then."""
     name = str(card.address)
-    if name in survey.made.functions and card.function.driver is None and card.function.vendor_id == NVIDIA:
+    if name in survey.journal.functions and card.function.driver is None and card.function.vendor_id == NVIDIA:
         return [Rebind(card.address)], replace(card, function=replace(card.function, driver=_NVIDIA))
-    if name not in survey.made.unprobed:
+    if name not in survey.journal.unprobed:
         return [], card
     quotas = {} if card.functions else card.quotas
     steps = [
@@ -274,7 +274,7 @@ def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[Step |
 
 def _nothing(survey: Survey, card: CutCard, kept: int) -> Iterator[Step | Problem]:
     """Yield the step that turns the virtual functions off, if they are ours and nobody's."""
-    ours, is_nvidia = survey.made.functions.get(str(card.address)), card.function.driver == _NVIDIA
+    ours, is_nvidia = survey.journal.functions.get(str(card.address)), card.function.driver == _NVIDIA
     if ours is None or kept or not card.functions or _has_others(survey, card):
         return
     if not is_nvidia and ours != len(card.functions):
@@ -312,15 +312,15 @@ def vgpus_of(survey: Survey, card: CutCard) -> Iterator[VGPU]:
     for function in card.functions:
         if (number := function.vgpu_type) is None:
             continue
-        made = survey.made.types.get(str(function.address))
+        made = survey.journal.types.get(str(function.address))
         name = survey.types.get(number, "")
         user = survey.users.get(str(function.address))
-        clear = Clear(card.address, function.address, Type(number, name))
+        clear = Clear(card.address, function.address, VGPUType(number, name))
         yield VGPU(plain(name), function.address, made is not None and made.number == number, user, clear)
     for mdev in card.mdevs:
         user = survey.users.get(str(mdev.uuid))
         remove = Remove(card.address, mdev.uuid, mdev.type_name)
-        yield VGPU(plain(mdev.type_name), mdev.uuid, str(mdev.uuid) in survey.made.mdevs, user, remove)
+        yield VGPU(plain(mdev.type_name), mdev.uuid, str(mdev.uuid) in survey.journal.mdevs, user, remove)
 
 
 def can_become(card: CutCard) -> tuple[str, ...]:
@@ -357,7 +357,7 @@ def _functions(survey: Survey, card: CutCard, count: int, quota: Mapping[Quota, 
     elif now == count and all(card.quotas.get(one, {}).get(file) == value
                               for one in range(1, now + 1) for file, value in quota.items()):  # fmt: skip
         # Others' stay with the driver that they have.
-        if name in survey.made.functions and any(one.driver is None for one in card.functions):
+        if name in survey.journal.functions and any(one.driver is None for one in card.functions):
             yield Give(card.address, driver)
     elif now and (reason := _cannot_be_recut(survey, card)) is not None:
         wrong = f"has {now} virtual functions, expected {count}{' with other quotas' if now == count else ''}: {reason}"
@@ -377,7 +377,7 @@ def _functions(survey: Survey, card: CutCard, count: int, quota: Mapping[Quota, 
 
 
 def _cannot_be_recut(survey: Survey, card: CutCard) -> str | None:
-    if survey.made.functions.get(str(card.address)) != len(card.functions):
+    if survey.journal.functions.get(str(card.address)) != len(card.functions):
         return "somebody else made them"
     if (reason := _in_use(survey, card)) is not None:
         return reason

@@ -17,8 +17,7 @@ from plugin.binding.moves import DriverBinding, Write, writes
 from plugin.binding.rebind import Failed, Writer, do_writes
 from plugin.cards.vgpu_rules import Quota
 from plugin.cards.vgpu_types import instance_of, plain
-from plugin.state_files import StateFile
-from plugin.vgpus.made import Made, Type
+from plugin.changes.journal import JournalFile, VGPUType
 from plugin.vgpus.plan import (
     Clear,
     Count,
@@ -55,26 +54,14 @@ class Types:
     """What vGPUs are made and taken away with.
 
     `read` returns a card as it is now, `user` who uses a function or a mediated device, by its address or UUID. `write`
-    does one write to sysfs. `wait` so many seconds. `made` is the file of what is ours, `boot` the ID of this boot.
+    does one write to sysfs. `wait` so many seconds.
     """
 
     read: Callable[[PCIAddress], CutCard]
     user: Callable[[str], str | None]
     write: Writer
     wait: Callable[[float], None]
-    made: StateFile[Made]
-    boot: str
-
-    @property
-    def ours(self) -> Made:
-        """What is ours in this boot."""
-        return self.made.recover() or Made(self.boot)
-
-    def remember(self, change: Callable[[Made], Made]) -> None:
-        """Change the file of what is ours."""
-        before = self.ours
-        if (after := change(before)) != before:
-            self.made.write(after)
+    journal: JournalFile
 
     def awaited(self, card: PCIAddress, is_so: Callable[[CutCard], bool], looks: int = _LOOKS) -> bool:
         """Return whether the card becomes so, at one of so many looks."""
@@ -155,7 +142,7 @@ def do(world: World, step: Step) -> Undo:
 def _turn_on(world: World, card: PCIAddress) -> Undo:
     if world.read(card).functions:
         return lambda: None  # somebody was faster, and they are theirs
-    world.remember(lambda made: replace(made, functions={**made.functions, str(card): world.read(card).possible}))
+    world.journal.change(lambda made: replace(made, functions={**made.functions, str(card): world.read(card).possible}))
     try:
         failure = world.called("-e", card, lambda now: bool(now.functions) and bool(now.places))
     except Refusal:
@@ -184,7 +171,7 @@ def _turn_off(world: World, card: PCIAddress) -> Undo:
 
 
 def _forget_functions(world: World, card: PCIAddress) -> None:
-    world.remember(lambda made: replace(made, functions=_without(made.functions, str(card))))
+    world.journal.change(lambda made: replace(made, functions=_without(made.functions, str(card))))
 
 
 def _rebind(world: World, card: PCIAddress) -> Undo:
@@ -208,7 +195,7 @@ def _make(world: World, step: Make) -> Undo:
         if place.takes_type and place.function.vgpu_type is None:
             for number, name in place.creatable.items():
                 if plain(name) == step.name:
-                    return become(world, step.card, place.function.address, Type(number, name))
+                    return become(world, step.card, place.function.address, VGPUType(number, name))
         for kind in place.mdev_types:
             if plain(kind.name) == step.name and kind.available:
                 uuid = world.uuid()
@@ -222,11 +209,11 @@ def _fix(card: CutCard) -> str:
     return f"it can become {listed(names, 12)}" if names else "it can become nothing more: remove a vGPU first"
 
 
-def become(world: Types, card: PCIAddress, function: PCIAddress, kind: Type) -> Undo:
+def become(world: Types, card: PCIAddress, function: PCIAddress, kind: VGPUType) -> Undo:
     """Make a vGPU of a virtual function that is none; Failed as of `do`."""
     if (now := _type_now(world, card, function)) is not None:
         raise Failed(function, f"is of type {now} already", "apply again")
-    world.remember(lambda made: replace(made, types={**made.types, str(function): kind}))
+    world.journal.change(lambda made: replace(made, types={**made.types, str(function): kind}))
     try:
         _write_type(world, card, function, kind.number)
     except Failed as failed:
@@ -269,13 +256,13 @@ def clear(world: Types, step: Clear) -> Undo:
 
 def forget_type(world: Types, function: PCIAddress) -> None:
     """Remember no more that the function is ours."""
-    world.remember(lambda made: replace(made, types=_without(made.types, str(function))))
+    world.journal.change(lambda made: replace(made, types=_without(made.types, str(function))))
 
 
 def create(world: Types, card: PCIAddress, place: Place, kind: MdevType, uuid: UUID) -> None:
     """Make the mediated device with this UUID; Failed as of `do`."""
     parent = place.function.address
-    world.remember(lambda made: replace(made, mdevs={**made.mdevs, str(uuid): str(parent)}))
+    world.journal.change(lambda made: replace(made, mdevs={**made.mdevs, str(uuid): str(parent)}))
     try:
         do_writes([Write(f"{DEVICES}/{parent}/{MDEV_TYPES}/{kind.directory}/create", str(uuid))], world.write)
         if not world.awaited(card, lambda now: uuid in {mdev.uuid for mdev in now.mdevs}):
@@ -299,18 +286,18 @@ def remove(world: Types, step: Remove) -> None:
 
 def forget_mdev(world: Types, uuid: UUID) -> None:
     """Remember no more that the mediated device is ours."""
-    world.remember(lambda made: replace(made, mdevs=_without(made.mdevs, str(uuid))))
+    world.journal.change(lambda made: replace(made, mdevs=_without(made.mdevs, str(uuid))))
 
 
 def _probe(world: World, card: PCIAddress, on: bool) -> Undo:
     path, name = f"{DEVICES}/{card}/{AUTOPROBE}", str(card)
     if not on:
-        world.remember(lambda made: replace(made, unprobed=tuple(sorted({*made.unprobed, name}))))
+        world.journal.change(lambda made: replace(made, unprobed=tuple(sorted({*made.unprobed, name}))))
     do_writes([Write(path, str(int(on)))], world.write)
     if world.read(card).autoprobe is not on:
         raise Failed(path, f"does not become {int(on)}", "see the kernel's log (dmesg)")
     if on:
-        world.remember(lambda made: replace(made, unprobed=tuple(one for one in made.unprobed if one != name)))
+        world.journal.change(lambda made: replace(made, unprobed=tuple(one for one in made.unprobed if one != name)))
     return lambda: _probe(world, card, not on)
 
 
@@ -340,7 +327,7 @@ def _count(world: World, step: Count) -> Undo:
     for function in now.functions:
         _refuse_use(world, str(function.address))
     if step.count:
-        world.remember(lambda made: replace(made, functions={**made.functions, card: step.count}))
+        world.journal.change(lambda made: replace(made, functions={**made.functions, card: step.count}))
     try:
         do_writes([Write(f"{DEVICES}/{card}/{COUNT}", str(step.count))], world.write)
         if not world.awaited(step.card, lambda now: len(now.functions) == step.count):

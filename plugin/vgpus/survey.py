@@ -12,10 +12,10 @@ from pci.sysfs.functions import DEVICES, MDEVS, read_host
 from pci.sysfs.vgpus import cut_card
 from pci.vgpus import CutCard
 from plugin.cards.config import Config
+from plugin.changes.journal import Journal
 from plugin.changes.processes import DeviceNumber, Processes
 from plugin.changes.users import Name, Users
 from plugin.sysfs_child import read_or_refused
-from plugin.vgpus.made import Made, still_there, types_of
 from program.problem import Problem, listed
 
 _DRIVERS = "bus/pci/drivers"
@@ -30,7 +30,7 @@ class Survey:
 
     cards: tuple[CutCard, ...]
     users: Mapping[str, str]
-    made: Made
+    journal: Journal
     types: Mapping[int, str]
     drivers: frozenset[str]
     unseen: Problem | None
@@ -45,7 +45,7 @@ class Survey:
 def look(
     sys: Path,
     config: Config,
-    made: Made,
+    journal: Journal,
     processes: Callable[[], Processes],
     given: Callable[[Host], Users],
     *,
@@ -54,29 +54,49 @@ def look(
     """Look at the cards of rules and those of which something is ours, or at every card that is or could be cut;
     Refusal if that fails. `given` says who was given the host's devices."""
     host = read_host(sys)
-    made = still_there(host, made)
+    journal = still_there(host, journal)
     with read_or_refused(sys):
         cards = tuple(
             card
             for function in host.functions.values()
             if not function.is_virtual
-            and (every or config.vgpus_of(function) is not None or _is_ours(host, function, made))
+            and (every or config.vgpus_of(function) is not None or _is_ours(host, function, journal))
             and (card := cut_card(sys, host, function))
             and (not every or card.places or (card.possible and is_gpu(function)))
         )
         opened = processes()
         users = dict(_users(sys, cards, opened, given(host)))
         drivers = frozenset(names(sys, _DRIVERS))
-    types = types_of(host, made)
-    return Survey(cards=cards, users=users, made=made, types=types, drivers=drivers, unseen=opened.unseen)
+    types = types_of(host, journal)
+    return Survey(cards=cards, users=users, journal=journal, types=types, drivers=drivers, unseen=opened.unseen)
 
 
-def _is_ours(host: Host, card: Function, made: Made) -> bool:
+def still_there(host: Host, journal: Journal) -> Journal:
+    """Return the entries that exist: an ended call may have written what it had not made yet. A card that has no driver
+    is still ours: sriov-manage unbinds it."""
+    now = {str(one.address): one.vgpu_type for one in host.functions.values()}
+    cut = {str(one.physical_function) for one in host.functions.values()}
+    cut |= {str(one.address) for one in host.functions.values() if one.driver is None}
+    mdevs = {str(mdev.uuid) for mdev in host.mdevs}
+    return replace(
+        journal,
+        types={address: one for address, one in journal.types.items() if now.get(address) == one.number},
+        mdevs={uuid: parent for uuid, parent in journal.mdevs.items() if uuid in mdevs},
+        functions={card: count for card, count in journal.functions.items() if card in cut},
+    )
+
+
+def types_of(host: Host, journal: Journal) -> Mapping[int, str]:
+    """Return the names of vGPU types by number: also of those that no function can become any more."""
+    return {**{one.number: one.name for one in journal.types.values()}, **host.vgpu_types}
+
+
+def _is_ours(host: Host, card: Function, journal: Journal) -> bool:
     """Whether something of the card was made by gpu-plugin."""
     functions = {
         str(one.address) for one in host.functions.values() if card.address in (one.address, one.physical_function)
     }
-    return not functions.isdisjoint([*made.functions, *made.unprobed, *made.types, *made.mdevs.values()])
+    return not functions.isdisjoint(journal.ours)
 
 
 def _users(sys: Path, cards: Iterable[CutCard], processes: Processes, given: Users) -> Iterator[tuple[str, str]]:

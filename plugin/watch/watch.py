@@ -190,8 +190,7 @@ def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
         _log.warning("sysfs: %s", fault)
     for what, trouble, former in (
         ("NVML's UUIDs are not all known", snapshot.identities.trouble, before and before.identities.trouble),
-        ("which vGPUs gpu-plugin made is not known", snapshot.made_trouble, before and before.made_trouble),
-        ("no card can be bound", snapshot.former_trouble, before and before.former_trouble),
+        ("what gpu-plugin has changed is not known", snapshot.journal_trouble, before and before.journal_trouble),
         ("which claims have what is not known", snapshot.claims_trouble, before and before.claims_trouble),
     ):
         if trouble is not None and trouble != former:

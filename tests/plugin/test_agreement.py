@@ -233,12 +233,12 @@ def test_all_agree_on_which_cards_wait_for_the_fabric_manager(node: Callable[...
 
 
 def test_all_say_which_files_of_ours_cannot_be_read(node: Callable[..., Node], machine: Machine) -> None:
-    this = node(machine("two-rtx-3090"), "{}")
+    this = node(machine("two-rtx-3090"), "serve: dra\nbind: when-claimed\n")
     (this.state / "nvml.json").write_text("{}x")
-    (this.state / "vgpus.json").write_text(f'{{"boot": "{this.boot}"}}')
+    (this.state / "journal.json").write_text(f'{{"boot": "{this.boot}"}}')
     seen = this.now()
     texts = list(map(str, seen.not_read))
-    assert [text.split(": ")[0] for text in texts] == [f"{this.state}/nvml.json", f"{this.state}/vgpus.json"]
+    assert [text.split(": ")[0] for text in texts] == [f"{this.state}/nvml.json", f"{this.state}/journal.json"]
     assert inventory._as_json(seen, this.pci_ids)["notRead"] == texts
     words = read_back(picture(seen)).words
     page = node_page(seen).html

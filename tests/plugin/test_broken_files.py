@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plugin.binding.former_drivers import FormerLines, FormerSettings, settings_file
 from plugin.cards.claimable import claimable_cards
 from plugin.cards.config import Bind, Config, Fabric, Rule, Serve
 from plugin.cards.names import PCIIDs
@@ -48,7 +47,7 @@ def reason_of(kind: str) -> str:
     return f"({REASONS[kind]})" if kind in REASONS else "("
 
 
-# vgpus.json, which `gpu-plugin vgpus apply` reads before the plugin serves.
+# journal.json, which `gpu-plugin vgpus apply` reads before the plugin serves.
 
 
 class Cut:
@@ -56,7 +55,7 @@ class Cut:
 
     def __init__(self, root: Path) -> None:
         self.node = Node(root, CARD, WHOLE)
-        self.file = self.node.state / "vgpus.json"
+        self.file = self.node.state / "journal.json"
         self.config = root / "config.yaml"
         self.dra_state = root / "dra"
         self.dra_state.mkdir()
@@ -73,7 +72,7 @@ class Cut:
 
 
 @pytest.mark.parametrize("kind", BREAKS)
-def test_whatever_has_become_of_vgpus_json_the_node_is_served_and_nothing_is_taken_away(
+def test_whatever_has_become_of_the_journal_the_node_is_served_and_nothing_is_taken_away(
     kind: str, tmp_path: Path, pci_ids: PCIIDs, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cut = Cut(tmp_path)
@@ -89,7 +88,7 @@ def test_whatever_has_become_of_vgpus_json_the_node_is_served_and_nothing_is_tak
         assert (told, seen.not_read) == ("", ())
         return
     assert f"gpu-plugin: no card is cut: {cut.file}: is not what gpu-plugin wrote {reason_of(kind)}" in told
-    assert "remove it, and gpu-plugin leaves the vGPUs that are there to you" in told
+    assert "and the vGPUs that are there are left to you" in told
     assert [str(each).partition(" (")[0] for each in seen.not_read] == [f"{cut.file}: is not what gpu-plugin wrote"]
     with pytest.raises(Refusal, match="is not what gpu-plugin wrote"):
         cut.apply(undo=True)
@@ -103,7 +102,7 @@ def test_after_a_power_loss_cards_are_cut_anew(kind: str, tmp_path: Path) -> Non
     cut.node.boot()
     cut.node.on(CARD)
     cut.apply(RULE)
-    assert len(cut.node.types(CARD)) == len(cut.node.made.types) == 2
+    assert len(cut.node.types(CARD)) == len(cut.node.journal.types) == 2
 
 
 def test_what_another_boot_made_is_somebody_elses_now(tmp_path: Path) -> None:
@@ -154,37 +153,33 @@ def test_a_vgpu_that_may_be_a_claims_is_given_to_nobody_and_none_is_made(tmp_pat
     assert {each["taints"][0]["value"].partition("-since")[0] for each in devices} == {"cannot-be-made"}
 
 
-# former-drivers.json and former-settings.json, which `gpu-plugin bind --all` reads before the plugin serves.
+# The same file, which `gpu-plugin bind --all` reads before the plugin serves.
 
 
-@pytest.mark.parametrize("name", ["former-drivers", "former-settings"])
 @pytest.mark.parametrize("kind", BREAKS)
 def test_whatever_has_become_of_former_drivers_what_vfio_has_is_served(
-    kind: str, name: str, tmp_path: Path, pci_ids: PCIIDs
+    kind: str, tmp_path: Path, pci_ids: PCIIDs
 ) -> None:
     node = binding.Node(tmp_path, binding.two_cards())
     node.carry_out(node.to_bind(binding.GPU))
-    file = node.roots.state / f"{name}.json"
-    settings_file(node.roots.state, "").write(
-        FormerSettings("", {binding.GPU: FormerLines("10de:1f08", {"reset_method": "bus"})})
-    )
+    file = node.roots.state / "journal.json"
     break_file(kind, file, file.read_text())
     plan = node.to_bind_all()
     config = Config(serve=Serve.DRA, bind=Bind.WHEN_CLAIMED)
     seen = look_at(node.sys, pci_ids, config, proc=node.proc, dev=None, state=node.roots.state)  # type: ignore[arg-type]
     if kind in NOTHING:
         assert {str(move.address)[:-2] for move in plan.moves} == {binding.OTHER[:-2]}
-        assert seen.former_trouble is None
+        assert seen.journal_trouble is None
         return
-    wrong = f"{file} is not what bind wrote {reason_of(kind)}"
+    wrong = f"{file} is not what gpu-plugin wrote {reason_of(kind)}"
     assert plan.moves == ()
     (skipped,) = plan.skipped
     assert skipped.subject == binding.OTHER
     assert f"its former driver cannot be remembered: {wrong}" in skipped.wrong
-    assert "remove it, and unbind l" in skipped.fix
+    assert "remove it: unbind lets the kernel choose the drivers" in skipped.fix
     assert_all_else_is_healthy(seen, binding.OTHER)
     assert str(seen.reason(seen.inventory.by_id[binding.OTHER])).startswith(
-        f"cannot be bound to vfio, since its driver could not be remembered: {file}: is not what bind wrote ("
+        f"cannot be bound to vfio, since its driver could not be remembered: {file}: is not what gpu-plugin wrote ("
     )
     with pytest.raises(Refusal, match="its former driver cannot be remembered"):
         node.to_unbind(binding.GPU)
@@ -195,7 +190,7 @@ def test_bind_goes_on_without_the_cards_whose_drivers_it_could_not_remember(
 ) -> None:
     node = binding.Node(tmp_path, binding.two_cards())
     node.carry_out(node.to_bind(binding.GPU))
-    file = node.roots.state / "former-drivers.json"
+    file = node.roots.state / "journal.json"
     break_file("a FIFO", file, "")
     places = ("--sysfs", node.sys, "--state", node.roots.state)
     done = gpu_plugin("bind", "--all", *places)

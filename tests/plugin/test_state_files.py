@@ -14,30 +14,33 @@ import pytest
 
 from pci.address import PCIAddress
 from pci.host import Function
-from plugin.binding.former_drivers import FormerLines, FormerSettings, read_former, settings_file, write_former
-from plugin.binding.moves import Former
 from plugin.cards.config import Fabric
+from plugin.changes.journal import Former, Journal, JournalFile, VGPUType
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.fabric.activations import Activation, Book, book_file
 from plugin.fabric.modules import keep, read_module_ids
 from plugin.nvml import Identity, read_identities
 from plugin.nvml import keep as keep_identities
 from plugin.state_files import Broken, Busy, Lost, StateFile, json_of, locked, locked_within
-from plugin.vgpus.made import Made, Type, made_file, read_made
 from program.errors import Refusal
 from tests.plugin.broken_files import BREAKS, OF_ANOTHER_BOOT, OF_NO_BOOT, REASONS, break_file
 from tests.plugin.test_nvml import tells
 from tests.processes import FIXTURES, ROOT
 
-#: As version 0.1.0 writes them.
+#: As this version writes them; `0.1.0` has those that only that version wrote.
 FILES = FIXTURES / "state"
 BOOT = "5f0e"
 
-FORMER = {
-    PCIAddress.parse("0000:01:00.0"): Former("10de:1f08", "nouveau", None),
-    PCIAddress.parse("0000:01:00.1"): Former("10de:10f9", None, "vfio-pci"),
-}
-SET = FormerSettings(BOOT, {"0000:41:00.0": FormerLines("10de:2b85", {"reset_method": "flr bus"})})
+JOURNAL = Journal(
+    BOOT,
+    former={
+        "0000:01:00.0": Former("10de:1f08", "nouveau", None, {"reset_method": "flr bus"}),
+        "0000:01:00.1": Former("10de:10f9", None, "vfio-pci"),
+    },
+    types={"0000:41:00.4": VGPUType(1155, "NVIDIA L40S-24Q")},
+    mdevs={"00000000-0000-0000-0000-0000000000a0": "0000:61:00.0"},
+    functions={"0000:41:00.0": 16},
+)
 MODULE_IDS = {PCIAddress.parse("0000:0f:00.0"): 5, PCIAddress.parse("0000:86:00.0"): 1}
 BOOK = Book(
     (
@@ -47,12 +50,6 @@ BOOK = Book(
     (4,),
 )
 DEVICE = PreparedDevice("gpu", "pci-0000-41-00-0", "0000:41:00.0", ("0000:41:00.0", "0000:41:00.1"))
-MADE = Made(
-    BOOT,
-    {"0000:41:00.4": Type(1155, "NVIDIA L40S-24Q")},
-    {"00000000-0000-0000-0000-0000000000a0": "0000:61:00.0"},
-    {"0000:41:00.0": 16},
-)
 PREPARED = {"UID": Prepared("vms", "gpu", True, (DEVICE,))}
 
 CARD = Function(
@@ -65,36 +62,33 @@ UUIDS = {CARD.address: Identity("GPU-8dcd427f-b4c5-4b2a-9f10-000000000001", "NVI
 
 #: What each has in it, how it is read from a directory, and how it is written to one.
 KINDS: dict[str, tuple[object, Callable[[Path], object], Callable[[Path], None]]] = {
-    "former-drivers": (FORMER, lambda d: read_former(d, BOOT), lambda d: write_former(d, BOOT, FORMER)),
-    "former-settings": (SET, lambda d: settings_file(d, BOOT).recover(), lambda d: settings_file(d, BOOT).write(SET)),
+    "journal": (JOURNAL, lambda d: JournalFile(d, BOOT).read(), lambda d: JournalFile(d, BOOT).write(JOURNAL)),
     "module-ids": (MODULE_IDS, lambda d: read_kept(d), lambda d: keep(d, MODULE_IDS)),
     "nvml": (UUIDS, lambda d: read_uuids(d), lambda d: keep_uuids(d)),
     "partitions": (BOOK, lambda d: book_file(d).read(), lambda d: book_file(d).write(BOOK)),
     "checkpoint": (PREPARED, lambda d: Checkpoint(d, BOOT).read(), lambda d: Checkpoint(d, BOOT).write(PREPARED)),
-    "vgpus": (MADE, lambda d: made_file(d, BOOT).recover(), lambda d: made_file(d, BOOT).write(MADE)),
 }
 #: What is said of each that is damaged.
 WRONG: dict[str, str] = {
-    "former-drivers": r"is not what bind wrote (\(.+\)); .*remove it, and unbind lets the kernel choose the drivers",
-    "former-settings": r"is not what bind wrote (\(.+\)); .*remove it, and unbind leaves reset_method and d3cold",
+    "journal": r"is not what gpu-plugin wrote (\(.+\)); .*remove it: unbind lets the kernel choose the drivers",
     "module-ids": r"has no module IDs in it (\(.+\)); expected module IDs by PCI address, in JSON",
     "nvml": r"is not what bind wrote (\(.+\)); .*remove it, and bind keeps UUIDs anew",
     "partitions": r"is not what gpu-plugin wrote, and nobody knows who has which partition (\(.+\)); .*end the guests",
     "checkpoint": r"is not what the driver wrote, so which cards are taken is not known (\(.+\)); .*end the pods",
-    "vgpus": r"is not what gpu-plugin wrote (\(.+\)); .*remove it, and gpu-plugin leaves the vGPUs",
 }
 #: What single values of each become that are as wrong.
 DAMAGES: dict[str, list[tuple[str, str]]] = {
-    "former-drivers": [('"nouveau"', "7"), ("0000:01:00.0", "gpu")],
-    "former-settings": [('"flr bus"', "7"), ("0000:41:00.0", "gpu")],
+    "journal": [
+        *[('"nouveau"', "7"), ("0000:01:00.0", "gpu"), ('"flr bus"', "7"), ("1155", "true"), ("0000:41:00.4", "gpu")],
+        *[("a0", "x0"), ("16", "1.5"), ('"unprobed": []', '"un": []'), ('"version": 1', '"version": 2')],
+    ],
     "module-ids": [("5", "-5"), ("5", "5.5")],
     "nvml": [("GPU-8", "GPU-"), ("0000:41", "41"), ('"10de:20b2"', "1"), ("NVIDIA", "\u001b")],
     "partitions": [("true", "1"), ("null", "7"), ('"others"', '"other"'), ('"pod": "default/vm",', ""), ("9", "-9")],
     "checkpoint": [("true", "false"), ('"version": 1', '"version": 2'), ("41:00.1", "41:00.2"), ('"vms"', "1")],
-    "vgpus": [("1155", "true"), ("0000:41:00.4", "gpu"), ("a0", "x0"), ("16", "1.5"), ('"unprobed": []', '"un": []')],
 }
 #: Those that are about a boot.
-OF_A_BOOT, AS_NONE = {"former-drivers", "former-settings", "vgpus", "checkpoint"}, {"former-drivers", "vgpus"}
+OF_A_BOOT = {"journal", "checkpoint"}
 #: What is said of a file that is only a mapping.
 OTHERWISE = {("nvml", "of a newer version"), *(("module-ids", kind) for kind in REASONS if "newer" in kind)}
 each = pytest.mark.parametrize("name", KINDS)
@@ -141,7 +135,7 @@ def test_a_file_that_is_broken_is_not_taken_for_another_and_the_error_says_how(n
         break_file(kind, file, text)
         says_nothing = {OF_ANOTHER_BOOT} | (OF_NO_BOOT if name != "checkpoint" else set())
         if name in OF_A_BOOT and kind in says_nothing:
-            assert not read(tmp_path), kind
+            assert read(tmp_path) in ({}, Journal(BOOT)), kind
             continue
         with pytest.raises(Broken if name in OF_A_BOOT | {"partitions"} else Refusal) as error:
             read(tmp_path)
@@ -181,7 +175,7 @@ def test_a_field_that_a_version_adds_may_be_missing_in_an_older_file() -> None:
 @each
 def test_nothing_written_is_nothing_and_what_cannot_be_replaced_is_refused(name: str, tmp_path: Path) -> None:
     _, read, write = KINDS[name]
-    assert not read(tmp_path)
+    assert read(tmp_path) in ({}, None, Journal(BOOT))
     (tmp_path / f"{name}.json.new").mkdir()
     with pytest.raises(Refusal, match=rf"{name}\.json: cannot be written: Is a directory; .+"):
         write(tmp_path)
@@ -204,8 +198,7 @@ def test_what_a_killed_writer_or_somebody_else_left_is_replaced_and_never_follow
 def test_what_another_boot_did_is_nothing(tmp_path: Path) -> None:
     shutil.copytree(FILES, tmp_path, dirs_exist_ok=True)
     other = "other"
-    assert (read_former(tmp_path, other), Checkpoint(tmp_path, other).read()) == ({}, {})
-    assert read_made(tmp_path, other) == Made(other)
+    assert (JournalFile(tmp_path, other).read(), Checkpoint(tmp_path, other).read()) == (Journal(other), {})
 
 
 def test_a_file_is_on_the_disk_and_its_directory_too_before_what_it_protects_is_done(tmp_path: Path) -> None:
@@ -235,9 +228,10 @@ def test_a_file_that_is_not_there_costs_no_pydantic(tmp_path: Path) -> None:
     """It takes longer to import than what most commands do."""
     program = (
         "import sys; from pathlib import Path; import plugin.commands.bind, plugin.device_plugin.daemon\n"
-        "from plugin.fabric.activations import Book, book_file; from plugin.binding.former_drivers import *\n"
-        "state = Path(sys.argv[1]); assert read_former(state, '') == {}; assert book_file(state).read() is None\n"
-        "write_former(state, '', {}); book_file(state).write(Book())\n"
+        "from plugin.fabric.activations import Book, book_file; from plugin.changes.journal import *\n"
+        "journal = JournalFile(Path(sys.argv[1]), ''); assert journal.read() == Journal('')\n"
+        "book = book_file(journal.state); assert book.read() is None\n"
+        "journal.write(Journal('')); book.write(Book())\n"
         "assert 'pydantic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, check=True)

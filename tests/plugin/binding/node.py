@@ -6,11 +6,11 @@ from pathlib import Path
 from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.sysfs.functions import read_host
-from plugin.binding.former_drivers import read_former
 from plugin.binding.moves import DriverBinding, Write
 from plugin.binding.plan import Plan, cards_to_bind, named_cards, plan_bind, plan_unbind
 from plugin.binding.rebind import Roots, carry_out, look
 from plugin.cards.config import Config
+from plugin.changes.journal import JournalFile
 from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose, desktop
 from tests.kernel import Sysfs, load
 
@@ -71,8 +71,8 @@ class Node:
 
     def remembered(self) -> dict[str, DriverBinding]:
         return {
-            str(address): DriverBinding(former.driver, former.override)
-            for address, former in read_former(self.roots.state, "").items()
+            address: DriverBinding(former.driver, former.override)
+            for address, former in JournalFile(self.roots.state, "").read().former.items()
         }
 
     def drivers(self) -> list[str | None]:

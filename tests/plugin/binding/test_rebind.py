@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.binding.former_drivers import locked, read_former, write_former
 from plugin.binding.moves import DriverBinding, Write
 from plugin.binding.plan import NotRebound, Plan
 from plugin.binding.rebind import sysfs_writer
+from plugin.changes.journal import Journal, JournalFile
 from program.child import Late
 from program.errors import Refusal
 from tests.compose import RTX_2060, card
@@ -103,7 +103,7 @@ def test_what_is_remembered_of_another_card_in_the_slot_or_another_boot_does_not
     node.write(GPU, "uevent", "DRIVER=vfio-pci\nPCI_CLASS=30000\nPCI_ID=10DE:2204\nPCI_SUBSYS_ID=0000:0000")
     first, second, *_ = node.to_unbind(GPU).moves
     assert (first.target, second.target) == (None, DriverBinding("snd_hda_intel", None))
-    assert read_former(node.roots.state, "another") == {}
+    assert JournalFile(node.roots.state, "another").read() == Journal("another")
 
 
 def test_a_driver_that_does_not_take_a_function_undoes_the_rest(node: Node) -> None:
@@ -249,34 +249,39 @@ def test_a_write_that_does_not_come_back_is_left_to_its_process(tmp_path: Path) 
 
 
 def test_one_binder_at_a_time(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    with locked(state), pytest.raises(Refusal, match="state/lock: another bind or unbind is at work"), locked(state):
+    journal = JournalFile(tmp_path / "state", "")
+    with (
+        journal.alone(),
+        pytest.raises(Refusal, match="state/lock: another bind or unbind is at work"),
+        journal.alone(),
+    ):
         pass
-    with locked(state):
+    with journal.alone():
         pass
 
 
 @forks
 def test_a_write_that_hangs_keeps_the_lock(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "unbind")
-    with locked(tmp_path), pytest.raises(Late) as still:
+    journal = JournalFile(tmp_path, "")
+    with journal.alone(), pytest.raises(Late) as still:
         sysfs_writer(tmp_path, seconds=0.1)(Write("unbind", GPU))
-    with pytest.raises(Refusal, match="hangs in the kernel until a driver lets go"), locked(tmp_path):
+    with pytest.raises(Refusal, match="hangs in the kernel until a driver lets go"), journal.alone():
         pass
     (tmp_path / "unbind").read_text()
     os.waitpid(still.value.pid, 0)
-    with locked(tmp_path):
+    with journal.alone():
         pass
 
 
 def test_a_state_that_cannot_be_kept_stops_everything(node: Node, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cannot = r"file/state: cannot be written: .*; run as root, or name a directory with --state"
-    with pytest.raises(Refusal, match=cannot), locked(tmp_path / "file/state"):
+    with pytest.raises(Refusal, match=cannot), JournalFile(tmp_path / "file/state", "").alone():
         pass
-    cannot = r"file/former-drivers\.json: cannot be written: .*; run as root, or name a directory with --state"
+    cannot = r"file/journal\.json: cannot be written: .*; run as root, or name a directory with --state"
     with pytest.raises(Refusal, match=cannot):
-        write_former(tmp_path / "file", "", {})
-    (node.roots.state / "former-drivers.json").write_text('{"boot": "", "functions": []}')
-    with pytest.raises(Refusal, match=r"former-drivers\.json is not what bind wrote \(.functions.: .*\); remove it"):
+        JournalFile(tmp_path / "file", "").write(Journal(""))
+    (node.roots.state / "journal.json").write_text('{"boot": "", "functions": []}')
+    with pytest.raises(Refusal, match=r"journal\.json is not what gpu-plugin wrote \(.functions.: .*\); remove it"):
         node.to_bind(GPU)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pci.sysfs.functions import read_host
-from plugin.binding.former_drivers import read_former, write_former
 from plugin.cards.config import Config, DeadlyResets, Rule
 from plugin.cards.inventory import take_inventory
 from plugin.cards.names import PCIIDs
+from plugin.changes.journal import JournalFile
 from program.errors import Nonsense, Refusal
 from tests.kernel import Sysfs, becomes, bind, refuses
 from tests.plugin.binding.node import DAILY, GPU, Node, lines, rtx
@@ -111,8 +111,9 @@ def test_what_a_killed_bind_has_changed_is_given_back_all_the_same(node: Node) -
 
 def test_another_card_in_the_slot_does_not_get_the_former_ones_settings(node: Node) -> None:
     node.carry_out(node.to_bind(GPU, config=NO_D3COLD))
-    former = read_former(node.roots.state, "")
-    write_former(node.roots.state, "", {address: replace(each, id="10de:2204") for address, each in former.items()})
+    file = JournalFile(node.roots.state, "")
+    former = {address: replace(each, id="10de:2204") for address, each in file.read().former.items()}
+    file.write(replace(file.read(), former=former))
     assert [setting for move in node.to_unbind(GPU).moves for setting in move.settings] == []
 
 

@@ -184,7 +184,7 @@ def test_a_write_that_hangs_in_the_kernel_holds_up_neither_the_plugin_nor_the_do
         unbind.unlink(missing_ok=True)
         os.mkfifo(unbind)
         with running("gpu-plugin", "unbind", FIRST, "--sysfs", sys, "--state", state) as binding:
-            wait_until(lambda: (state / "former-drivers.json").exists())
+            wait_until(lambda: (state / "journal.json").exists())
             block(sys, f"{DEVICES}/{AUDIO}/uevent")
             kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == (SECOND,))
             kubelet.allocate_devices(RTX_3090, [SECOND])

@@ -19,13 +19,13 @@ from plugin.cards.config import Config, Serve
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import plain
+from plugin.changes.journal import Journal, JournalFile, VGPUType
 from plugin.changes.users import NOBODY, Assignment
 from plugin.dra.binder import Binder
 from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
 from plugin.state_files import boot_id
 from plugin.vgpus import claims as vgpus
-from plugin.vgpus.made import Made, Type, made_file
 from plugin.vgpus.steps import Types
 from plugin.vgpus.survey import look
 from program.child import spawned
@@ -67,13 +67,11 @@ class InProcess(Binder):
         return vgpus.card_of(read_host(self.kernel.sys), self._types(config), vgpu)
 
     def _types(self, config: Config) -> Types:
-        kernel, boot = self.kernel, boot_id(self.kernel.proc)
-        made = made_file(self._roots.state, boot)
+        kernel = self.kernel
+        journal = JournalFile(self._roots.state, boot_id(kernel.proc))
 
         def users() -> dict[str, str]:
-            ours = made.read()
-            assert ours is not None
-            return dict(look(kernel.sys, config, ours, kernel.processes, lambda _: NOBODY).users)
+            return dict(look(kernel.sys, config, journal.read(), kernel.processes, lambda _: NOBODY).users)
 
         def write(one: Write) -> None:
             self.between()
@@ -87,8 +85,7 @@ class InProcess(Binder):
             user=lambda name: users().get(name),
             write=write,
             wait=lambda seconds: None,
-            made=made,
-            boot=boot,
+            journal=journal,
         )
 
 
@@ -97,7 +94,7 @@ class Node:
 
     def __init__(self, cluster: Cluster, kernel: Kernel, card: Card) -> None:
         self.cluster, self.kernel, self.card = cluster, kernel, card
-        self.file = cluster.directory / "former/vgpus.json"
+        self.file = cluster.directory / "former/journal.json"
 
     def claims(self, driver: Inside) -> Claims:
         """A driver that has just begun."""
@@ -370,8 +367,9 @@ def test_a_card_whose_files_cannot_be_read_is_an_error_for_each_of_its_vgpus(tmp
     kernel.on(CARD)
     roots = Roots.beside(kernel.sys, tmp_path / "state")
     functions = [str(one.address) for one in read_host(kernel.sys).functions.values() if one.is_virtual][:2]
-    made = Made(boot_id(kernel.proc), types={each: Type(1155, "NVIDIA L40S-24Q") for each in functions})
-    made_file(roots.state, made.boot).write(made)
+    types = {each: VGPUType(1155, "NVIDIA L40S-24Q") for each in functions}
+    ours = Journal(boot_id(kernel.proc), types=types)
+    roots.journal.write(ours)
     (kernel.sys / "bus/pci/devices/0000:41:00.0/sriov_totalvfs").write_text("x\n")
     work = partial(vgpus.remove_for_claims, roots, CONFIG, [*map(vgpus.named, functions)])
     with pytest.raises(Refusal) as refused:
@@ -379,7 +377,7 @@ def test_a_card_whose_files_cannot_be_read_is_an_error_for_each_of_its_vgpus(tmp
     assert [problem.subject for problem in refused.value.problems] == 2 * [
         f"{kernel.sys}/bus/pci/devices/0000:41:00.0/sriov_totalvfs"
     ]
-    assert made_file(roots.state, made.boot).read() == made
+    assert roots.journal.read() == ours
 
 
 def test_of_two_claims_at_once_for_the_last_place_one_has_it(node: Node, pci_ids: PCIIDs) -> None:

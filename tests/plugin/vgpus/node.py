@@ -14,14 +14,14 @@ from plugin.cards.config import Config, Serve
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule
+from plugin.changes.journal import Journal, JournalFile
 from plugin.changes.users import Assignment, Listed, Users, users
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
-from plugin.state_files import StateFile, boot_id
+from plugin.state_files import boot_id
 from plugin.vgpus.apply import apply
-from plugin.vgpus.made import Made, made_file, read_made, types_of
 from plugin.vgpus.plan import Plan, plan
 from plugin.vgpus.steps import World
-from plugin.vgpus.survey import Survey, look
+from plugin.vgpus.survey import Survey, look, types_of
 from program.problem import Problem
 from tests.kernel import Killed
 from tests.vgpu_kernel import Card, Kernel
@@ -61,8 +61,8 @@ class Node(Kernel):
         self.gone = gone
 
     @property
-    def made(self) -> Made:
-        return read_made(self.state, boot_id(self.proc))
+    def journal(self) -> Journal:
+        return JournalFile(self.state, boot_id(self.proc)).read()
 
     def claim(self, name: str) -> None:
         """The DRA driver prepares a claim for what has this name."""
@@ -89,12 +89,12 @@ class Node(Kernel):
         return users(host, Listed(assignments=assignments), prepared)
 
     def survey(self) -> Survey:
-        return look(self.sys, self.config, self.made, self.processes, self.users)
+        return look(self.sys, self.config, self.journal, self.processes, self.users)
 
     def inventory(self, pci_ids: PCIIDs) -> Inventory:
         """What the plugin offers of the node."""
         host = read_host(self.sys)
-        return take_inventory(replace(host, vgpu_types=types_of(host, self.made)), self.config, pci_ids)
+        return take_inventory(replace(host, vgpu_types=types_of(host, self.journal)), self.config, pci_ids)
 
     def plan(self) -> Plan:
         return plan(self.survey(), self.config)
@@ -117,10 +117,9 @@ class Node(Kernel):
             nvidia_smi=self._killable(self.nvidia_smi),
             wait=self._wait,
             uuid=lambda: next(self._uuids),
-            made=_killable_file(made_file(self.state, boot_id(self.proc)), self._moment),
-            boot=boot_id(self.proc),
+            journal=_KillableFile(self.state, boot_id(self.proc), self._moment),
         )
-        return (*planned.problems, *apply(world, planned, self.survey().made, lambda card, step: None))
+        return (*planned.problems, *apply(world, planned, self.survey().journal, lambda card, step: None))
 
     def _user(self, name: str) -> str | None:
         if name in self.arriving:
@@ -147,20 +146,15 @@ class Node(Kernel):
         return killable
 
 
-@dataclass(frozen=True, kw_only=True)
-class _KillableFile(StateFile[Made]):
-    """The file of what is ours, whose writer may be killed while its successor is half written."""
+@dataclass(frozen=True)
+class _KillableFile(JournalFile):
+    """The journal, whose writer may be killed while its successor is half written."""
 
     moment: Callable[[], None]
 
-    def write(self, value: Made) -> None:
+    def write(self, journal: Journal) -> None:
         self.moment()
-        half = self.path.with_name(f"{self.path.name}.new")
-        half.write_text('{"boot": ')
+        (self.state / "journal.json.new").write_text('{"boot": ')
         self.moment()
-        super().write(value)
+        JournalFile.write(self, journal)
         self.moment()
-
-
-def _killable_file(file: StateFile[Made], moment: Callable[[], None]) -> _KillableFile:
-    return _KillableFile(path=file.path, of=file.of, wrong=file.wrong, fix=file.fix, boot=file.boot, moment=moment)

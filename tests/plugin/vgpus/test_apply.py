@@ -113,7 +113,7 @@ def test_what_cannot_be_made_is_an_error_that_says_what_can_and_leaves_the_card_
         "it can become L40S-24Q"
     )
     assert names(node, CARD) == []
-    assert node.made.types == {}
+    assert node.journal.types == {}
 
 
 def test_several_sizes_need_a_mode_that_the_card_gets_while_it_has_no_vgpu(node: Node) -> None:
@@ -165,7 +165,7 @@ def test_a_type_without_its_gpu_instance_says_so(tmp_path: Path) -> None:
     (problem,) = node.apply()
     assert problem.wrong.startswith("has no GPU instance for a vGPU of type H200X-1-18C")
     assert "nvidia-smi mig -i 0000:41:00.0 -cgi PROFILE -C" in problem.fix
-    assert (node.count(card), node.made.functions) == (0, {})  # the virtual functions are off again, too
+    assert (node.count(card), node.journal.functions) == (0, {})  # the virtual functions are off again, too
 
 
 def test_mediated_devices_are_made_the_same_way_by_virtual_function_or_on_an_older_card(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_sriov_manage_that_never_works_is_an_error_and_the_card_has_its_driver(n
     )
     assert ("unbindLock" in problem.wrong) == (does == "fails")
     assert node.survey().cards[0].function.driver == "nvidia"
-    assert node.made.functions == {}
+    assert node.journal.functions == {}
 
 
 def test_a_type_that_no_list_names_any_more_keeps_the_name_that_it_had(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pci.sysfs.functions import DEVICES
 from plugin.cards.vgpu_rules import Quota, VGPURule
-from plugin.vgpus.made import Made
+from plugin.changes.journal import Journal
 from tests.kernel import Killed
 from tests.plugin.vgpus.node import Node
 from tests.vgpu_kernel import Card, a10, b60, l40s
@@ -99,4 +99,4 @@ def test_a_kill_at_any_moment_is_made_good_by_the_next_call(change: Change) -> N
         node.wants()
         assert node.apply() == ()
         assert node.count(change.card) == 0
-        assert node.made == Made(node.made.boot)
+        assert node.journal == Journal(node.journal.boot)

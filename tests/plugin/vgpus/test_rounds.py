@@ -18,7 +18,7 @@ import pytest
 from pci.sysfs.functions import DEVICES
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import Quota, VGPURule
-from plugin.vgpus.made import Made
+from plugin.changes.journal import Journal
 from tests.kernel import Killed
 from tests.plugin.vgpus.node import Node
 from tests.vgpu_kernel import Card, a10, b60, l40s
@@ -122,7 +122,7 @@ class Rounds:
         card = self.chance.choice(CARDS)
         theirs = [name for name in self.node.types(card) if name in self.node.foreign and name not in self.used]
         # What a call that was killed has noted and not made would be taken for ours: docs/decisions/0056.
-        noted = self.node.made
+        noted = self.node.journal
         if theirs and card.types:
             self.node.write_type(theirs[0], 0)
         elif theirs:
@@ -205,9 +205,7 @@ class Rounds:
 
     def is_ours(self, card: Card) -> bool:
         """Whether anything of the card was made by the plugin."""
-        made = self.node.made
-        ours = {*made.functions, *made.unprobed, *made.types, *made.mdevs.values()}
-        return not ours.isdisjoint([card.address, *card.functions])
+        return not self.node.journal.ours.isdisjoint([card.address, *card.functions])
 
     def names(self, card: Card, there: dict[str, str]) -> set[str]:
         """By which a problem names a card, or what it is or was cut into."""
@@ -244,8 +242,7 @@ class Rounds:
         self.calm()
         self.node.wants()
         assert self.node.apply() == ()
-        made = self.node.made
-        assert made == Made(made.boot)
+        assert self.node.journal == Journal(self.node.journal.boot)
         assert [self.node.types(card) for card in CARDS] == [{}, {}, {}]
         assert {card.address for card in CARDS if self.node.count(card)} <= self.node.foreign
 
