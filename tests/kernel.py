@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from pci.functions import is_on_vfio, is_vfio_driver
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS, MDEVS, VFIO_DEV, read_host
-from plugin.binding.moves import Write
+from plugin.changes.engine import Write
 
 _DRIVERS = "bus/pci/drivers"
 _NO_OVERRIDE = "(null)"

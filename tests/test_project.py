@@ -64,7 +64,7 @@ BREACHES = {
     "dra-storeys": ("plugin/dra/claims.py", "import plugin.dra.slices"),
     "watch-storeys": ("plugin/watch/events.py", "import plugin.watch.keeper"),
     "fabric-storeys": ("plugin/fabric/partitions.py", "import plugin.fabric.fabric_manager"),
-    "binding-storeys": ("plugin/binding/survey.py", "import plugin.binding.plan"),
+    "kinds-storeys": ("plugin/kinds/survey.py", "import plugin.kinds.card"),
     "changes-storeys": ("plugin/changes/processes.py", "import plugin.changes.uses"),
     "vgpus-storeys": ("plugin/vgpus/plan.py", "import plugin.vgpus.steps"),
     "libvirt": ("launcher/domain.py", "import libvirt"),

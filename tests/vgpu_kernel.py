@@ -16,8 +16,7 @@ from uuid import UUID
 
 from pci.sysfs.functions import DEVICES, MDEVS
 from pci.sysfs.vgpus import QUOTAS
-from plugin.binding.moves import Write
-from plugin.binding.rebind import Failed
+from plugin.changes.engine import Failed, Write
 from plugin.changes.processes import DeviceNumber, Processes
 from tests.compose import Function, add, compose
 from tests.kernel import bind, load

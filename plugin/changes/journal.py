@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from pci.address import PCIAddress
@@ -76,6 +76,17 @@ class Journal:
     def ours(self) -> frozenset[str]:
         """The functions of which something is ours."""
         return frozenset((*self.types, *self.mdevs.values(), *self.functions, *self.unprobed))
+
+    def having(self, part: str, name: str, entry: object) -> "Journal":
+        """Return the journal with this entry in one of its mappings, `former` or another."""
+        return self._with(part, {**getattr(self, part), name: entry})
+
+    def without(self, part: str, name: str) -> "Journal":
+        return self._with(part, {each: entry for each, entry in getattr(self, part).items() if each != name})
+
+    def _with(self, part: str, entries: Mapping[str, Any]) -> "Journal":
+        changed: dict[str, Any] = {part: entries}
+        return replace(self, **changed)
 
     def over(self, older: "Journal") -> "Journal":
         """Return the journal with the entries of an older one that it lacks."""

@@ -13,24 +13,27 @@ from pci.address import InvalidPCIAddress, PCIAddress
 from pci.cards import Card
 from pci.host import Host
 from plugin import nvml
-from plugin.binding.plan import (
+from plugin.cards.config import Config
+from plugin.cards.inventory import take_inventory
+from plugin.cards.names import PCI_IDS, read_pci_ids
+from plugin.changes.engine import Roots
+from plugin.changes.users import Listed, Users, users
+from plugin.commands.users import UsersFlags
+from plugin.config_file import config_of
+from plugin.fabric.modules import ask_nvidia_smi, keep
+from plugin.flags import PCIIDsFile, words
+from plugin.kinds.card import (
+    AskUsers,
     Plan,
     cards_to_bind,
     named_cards,
     offered_cards,
     plan_bind,
     plan_unbind,
+    planned,
+    rebind,
 )
-from plugin.binding.rebind import Given, Roots, planned, rebind
-from plugin.binding.survey import Survey
-from plugin.cards.config import Config
-from plugin.cards.inventory import take_inventory
-from plugin.cards.names import PCI_IDS, read_pci_ids
-from plugin.changes.users import Listed, Users, users
-from plugin.commands.users import UsersFlags
-from plugin.config_file import config_of
-from plugin.fabric.modules import ask_nvidia_smi, keep
-from plugin.flags import PCIIDsFile, words
+from plugin.kinds.survey import Survey
 from plugin.sysfs_child import ask
 from program.child import NoAnswer, output
 from program.errors import Refusal, UserError
@@ -126,7 +129,7 @@ def _rebind(
     flags: BindFlags,
     all_cards: Callable[[Host, Config], tuple[Card, ...]],
     plan: Callable[[Survey, tuple[Card, ...], Config], Plan],
-    given: Given,
+    given: AskUsers,
     nvidia_smi: str = "",
 ) -> None:
     addresses, every, state = flags.addresses or [], flags.every, flags.state

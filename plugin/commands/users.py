@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from plugin.binding.rebind import Roots
+from plugin.changes.engine import Roots
 from plugin.changes.users import Listed
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory, require_directory

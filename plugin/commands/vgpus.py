@@ -16,8 +16,8 @@ import typer
 from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card, read_quotas
-from plugin.binding.rebind import Failed, sysfs_writer
 from plugin.cards.config import Config
+from plugin.changes.engine import Failed, sysfs_writer
 from plugin.changes.processes import read_processes, refuse_unseen
 from plugin.changes.users import users
 from plugin.commands.users import UsersFlags

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pci.address import PCIAddress
-from plugin.binding.plan import named_cards, plan_bind, plan_unbind
-from plugin.binding.rebind import Decide, Roots, rebind
 from plugin.cards.config import Config
+from plugin.changes.engine import Roots
 from plugin.dra.work import StillAtWork
+from plugin.kinds.card import Decide, named_cards, plan_bind, plan_unbind, rebind
 from plugin.vgpus.claims import Name, make_for_claim, named, remove_for_claims
 from plugin.watch.watch import Durations
 from program.child import spawned

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pci.viability import Hindrance
 from plugin.allocation import Allocation, allocate, pick
-from plugin.binding.plan import NotRebound
 from plugin.dra.apiserver import APIServer, NotFound, Unanswered
 from plugin.dra.binder import Binder
 from plugin.dra.cdi import Files
@@ -26,6 +25,7 @@ from plugin.dra.claims import DriverClaim, Reference, check, has_conditions, rea
 from plugin.dra.slices import attributes, device_name
 from plugin.dra.work import StillAtWork, Work
 from plugin.fabric.ownership import Partitions
+from plugin.kinds.card import NotRebound
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import Broken
 from plugin.watch.watch import Watch

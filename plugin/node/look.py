@@ -16,18 +16,19 @@ from pci.sysfs.functions import read_host
 from pci.sysfs.pcie import read_peer_to_peer
 from pci.sysfs.platform import read_platform
 from pci.vendors import NVIDIA
-from plugin.binding.rebind import Roots, refusals
 from plugin.cards.claimable import claimable_cards
 from plugin.cards.config import Bind, Config, Fabric
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
+from plugin.changes.engine import Roots
 from plugin.changes.users import Listed
 from plugin.fabric.activations import Book, book_file
 from plugin.fabric.board import Board, ids_of
 from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus, serves_without
+from plugin.kinds.card import refusals
 from plugin.node.snapshot import Closely, Snapshot, peers_of
 from plugin.nvml import Identities, read_identities
 from plugin.state_files import Broken

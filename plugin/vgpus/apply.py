@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pci.address import PCIAddress
 from pci.sysfs.attribute import Unreadable
-from plugin.binding.rebind import Failed
+from plugin.changes.engine import Failed, Wedged
 from plugin.changes.journal import Journal
 from plugin.vgpus.plan import Plan, Step
 from plugin.vgpus.steps import Undo, World, do
@@ -23,7 +23,7 @@ def apply(world: World, plan: Plan, ours: Journal, done: Callable[[PCIAddress, S
                 undos.append((step, do(world, step)))
             except (Failed, Unreadable, Refusal) as error:
                 failed = _problem(card, error)
-                stuck = _undone(undos, hangs=isinstance(error, Failed) and error.hangs)
+                stuck = _undone(undos, hangs=isinstance(error, Wedged))
                 outcome = f"not undone: {', '.join(stuck)}" if stuck else "the card is as it was before"
                 problems.append(Problem(failed.subject, f"{failed.wrong}, and {outcome}", failed.fix))
                 break

@@ -11,9 +11,9 @@ from pci.host import Host
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card
 from pci.vgpus import CutCard
-from plugin.binding.rebind import Failed, Roots, sysfs_writer
 from plugin.cards.config import Config
 from plugin.cards.vgpu_types import instance_of, plain
+from plugin.changes.engine import Failed, Roots, sysfs_writer
 from plugin.changes.journal import VGPUType
 from plugin.changes.processes import read_processes, refuse_unseen
 from plugin.changes.users import NOBODY

@@ -13,11 +13,11 @@ from pci.address import PCIAddress
 from pci.sysfs.functions import DEVICES, MDEV_TYPES, MDEVS, VGPU_TYPE
 from pci.sysfs.vgpus import AUTOPROBE, COUNT, quota_directory
 from pci.vgpus import CutCard, MdevType, Place
-from plugin.binding.moves import DriverBinding, Write, writes
-from plugin.binding.rebind import Failed, Writer, do_writes
 from plugin.cards.vgpu_rules import Quota
 from plugin.cards.vgpu_types import instance_of, plain
+from plugin.changes.engine import Failed, Wedged, Write, Writer, do_writes
 from plugin.changes.journal import JournalFile, VGPUType
+from plugin.kinds.drivers import DriverBinding, writes
 from plugin.vgpus.plan import (
     Clear,
     Count,
@@ -103,7 +103,7 @@ class World(Types):
                 try:
                     do_writes([Write(_PROBE, str(card))], self.write)
                 except Failed as failed:
-                    if failed.hangs:
+                    if isinstance(failed, Wedged):
                         raise
                     failure = f": {failed}"
         return failure
@@ -217,7 +217,7 @@ def become(world: Types, card: PCIAddress, function: PCIAddress, kind: VGPUType)
     try:
         _write_type(world, card, function, kind.number)
     except Failed as failed:
-        if not failed.hangs:
+        if not isinstance(failed, Wedged):
             forget_type(world, function)
         if isinstance(failed.__cause__, OSError) and failed.__cause__.errno == errno.EIO and instance_of(kind.name):
             wrong = f"has no GPU instance for a vGPU of type {plain(kind.name)}"
@@ -268,7 +268,7 @@ def create(world: Types, card: PCIAddress, place: Place, kind: MdevType, uuid: U
         if not world.awaited(card, lambda now: uuid in {mdev.uuid for mdev in now.mdevs}):
             raise Failed(parent, f"has not made the mediated device {uuid}", "see the kernel's log (dmesg)")
     except Failed as failed:
-        if not failed.hangs:
+        if not isinstance(failed, Wedged):
             forget_mdev(world, uuid)
         raise
 
@@ -333,7 +333,7 @@ def _count(world: World, step: Count) -> Undo:
         if not world.awaited(step.card, lambda now: len(now.functions) == step.count):
             raise Failed(card, f"does not get {step.count} virtual functions", "see the kernel's log (dmesg)")
     except Failed as failed:
-        if step.count and not failed.hangs:
+        if step.count and not isinstance(failed, Wedged):
             _forget_functions(world, step.card)
         raise
     if step.count:
@@ -377,7 +377,7 @@ def _give(world: World, step: Give) -> Undo:
             wrong = f"is not taken by {step.driver}"
             raise Failed(listed(left), wrong, "see the kernel's log (dmesg); vfio needs an IOMMU that is turned on")
     except Failed as failed:
-        if not failed.hangs:
+        if not isinstance(failed, Wedged):
             undo()
         raise
     return undo

@@ -10,8 +10,8 @@ import yaml
 from lxml import etree
 
 from pci.sysfs.functions import read_host
-from plugin.binding.plan import offered_cards
 from plugin.config_file import read_config
+from plugin.kinds.card import offered_cards
 from tests.conftest import Command, Machine
 from tests.kernel import make_nodes
 from tests.kubelet import Kubelet

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pci.sysfs.functions import DEVICES, VGPU_TYPE, VGPU_TYPES
-from plugin.binding.moves import Write
+from plugin.changes.engine import Write
 from tests.lab.lab import Lab
 from tests.lab.machine import NVME
 from tests.vgpu_kernel import L40S, Card, Kernel

@@ -9,12 +9,13 @@ import pytest
 from pci.address import PCIAddress
 from pci.functions import is_gpu
 from pci.sysfs.functions import read_host
-from plugin.binding.plan import named_cards, plan_bind
-from plugin.binding.rebind import Roots, carry_out, look
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.names import PCIIDs
+from plugin.changes.engine import Node, Roots
 from plugin.doctor import examine
 from plugin.doctor.finding import NodeFinding
+from plugin.kinds.card import move, named_cards, plan_bind
+from plugin.kinds.survey import look
 from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
 from program.finding import worst
@@ -109,7 +110,7 @@ def take(step: str, device: str, tree: Tree, config: Config) -> Config:
         roots.state.mkdir(exist_ok=True)
         plan = plan_bind(look(roots, host, cards), cards, config=config)
         assert plan.moves, f"{step} does nothing"
-        carry_out(roots, plan, Sysfs(tree.sys), driver_seconds=0)
+        move(Node(sys=tree.sys, journal=roots.journal, write=Sysfs(tree.sys), wait=lambda _: None), plan)
         make_nodes(tree.sys, tree.dev)
     elif step.startswith("echo "):
         driver = tree.sys / Path(step.split(" > ")[1]).relative_to("/sys").parent

@@ -6,11 +6,13 @@ from pathlib import Path
 from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.sysfs.functions import read_host
-from plugin.binding.moves import DriverBinding, Write
-from plugin.binding.plan import Plan, cards_to_bind, named_cards, plan_bind, plan_unbind
-from plugin.binding.rebind import Roots, carry_out, look
 from plugin.cards.config import Config
+from plugin.changes import engine
+from plugin.changes.engine import Roots, Write
 from plugin.changes.journal import JournalFile
+from plugin.kinds.card import Plan, cards_to_bind, move, named_cards, plan_bind, plan_unbind
+from plugin.kinds.drivers import DriverBinding
+from plugin.kinds.survey import look
 from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose, desktop
 from tests.kernel import Sysfs, load
 
@@ -67,7 +69,8 @@ class Node:
         return plan_unbind(look(self.roots, host, cards), cards)
 
     def carry_out(self, plan: Plan, kernel: Callable[[Write], None] | None = None) -> None:
-        carry_out(self.roots, plan, kernel or Sysfs(self.sys), driver_seconds=0)
+        write = kernel or Sysfs(self.sys)
+        move(engine.Node(sys=self.sys, journal=self.roots.journal, write=write, wait=lambda _: None), plan)
 
     def remembered(self) -> dict[str, DriverBinding]:
         return {

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from plugin.binding.plan import Plan
 from plugin.cards.config import Config, Rule
+from plugin.kinds.card import Plan
 from program.errors import Refusal
 from tests.compose import RTX_2060, Function, card, desktop
 from tests.kernel import load, part, platform_device, process, vfio_group

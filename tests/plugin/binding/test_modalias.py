@@ -5,7 +5,7 @@ import pytest
 from pci.address import PCIAddress
 from pci.host import Function
 from pci.sysfs.functions import read_host
-from plugin.binding.modalias import Alias, best_module, parse_aliases, read_aliases
+from plugin.kinds.modalias import Alias, best_module, parse_aliases, read_aliases
 from program.errors import Refusal
 from tests.conftest import Machine
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plugin.binding.moves import DriverBinding, Write
-from plugin.binding.plan import NotRebound, Plan
-from plugin.binding.rebind import sysfs_writer
+from plugin.changes.engine import Write, sysfs_writer
 from plugin.changes.journal import Journal, JournalFile
+from plugin.kinds.card import NotRebound, Plan
+from plugin.kinds.drivers import DriverBinding
 from program.child import Late
 from program.errors import Refusal
 from tests.compose import RTX_2060, card

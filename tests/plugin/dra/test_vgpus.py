@@ -13,12 +13,11 @@ import pytest
 from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from pci.sysfs.vgpus import read_card
-from plugin.binding.moves import Write
-from plugin.binding.rebind import Failed, Roots
 from plugin.cards.config import Config, Serve
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import plain
+from plugin.changes.engine import Failed, Roots, Write
 from plugin.changes.journal import Journal, JournalFile, VGPUType
 from plugin.changes.users import NOBODY, Assignment
 from plugin.dra.binder import Binder

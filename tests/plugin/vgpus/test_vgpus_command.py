@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plugin.binding.rebind import Failed
 from plugin.cards.vgpu_rules import VGPURule
+from plugin.changes.engine import Failed
 from plugin.commands.vgpus import call
 from plugin.vgpus.listing import lines
 from tests.conftest import Command, Machine

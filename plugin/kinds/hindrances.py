@@ -9,9 +9,9 @@ from pci.functions import is_vfio_driver
 from pci.host import Function, Host
 from pci.vendors import NVIDIA
 from pci.viability import NO_IOMMU, Hindrance, in_parts, is_boot_vga, no_iommu, shared_with
-from plugin.binding.survey import Survey
 from plugin.cards.config import Config
 from plugin.cards.inventory import NOTHING, wanted_settings
+from plugin.kinds.survey import Survey
 
 #: Why cards cannot be bound, by the first function of each.
 Reasons: TypeAlias = dict[PCIAddress, Hindrance]

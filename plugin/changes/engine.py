@@ -1,0 +1,247 @@
+"""Does changes of the node: each is remembered before it is done, read back after it, and undone if a later one fails.
+
+What the kernel or a program of NVIDIA's says is not believed: both report success without an effect.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from pathlib import Path
+from typing import Self
+
+from pci.address import PCIAddress
+from pci.sysfs.attribute import Unreadable
+from plugin.changes.journal import Journal, JournalFile
+from plugin.state_files import boot_id
+from program.child import Late, NoAnswer, forked, let_go_of_standard_files
+from program.errors import Refusal
+from program.problem import Problem
+
+#: How long the kernel may take for a write: drivers need seconds to stop and to start a GPU.
+_WRITE_SECONDS = 30.0
+_APART = 0.25  # seconds between two looks at what the kernel makes a moment later
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """The directories that stand for /sys, /proc, /dev and /lib/modules/RELEASE, and where the journal is."""
+
+    sys: Path
+    proc: Path
+    dev: Path
+    modules: Path
+    state: Path
+
+    @classmethod
+    def beside(cls, sys: Path, state: Path) -> Self:
+        """Return the directories of a node by its /sys: the others are neighbours of that."""
+        root = sys.absolute().parent
+        modules = root / "lib/modules" / os.uname().release
+        return cls(sys=sys, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
+
+    @property
+    def journal(self) -> JournalFile:
+        return JournalFile(self.state, boot_id(self.proc))
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The line `text` for the file `path` below /sys; as a string it is a shell command."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"echo {self.text} > /sys/{self.path}" if self.text else f"echo > /sys/{self.path}"
+
+
+#: Does one write; OSError if the kernel refuses it, Late if it does not return.
+Writer = Callable[[Write], None]
+
+
+class Failed(Exception):
+    """What could not be done, and why. `left` says why something of it is left, if so."""
+
+    def __init__(self, subject: object, wrong: str, fix: str, *, left: str = "") -> None:
+        super().__init__(f"{subject}: {wrong}")
+        self.problem = Problem(str(subject), wrong, fix)
+        self.left = left
+
+
+class Wedged(Failed):
+    """The kernel has not returned from a write, and may still do it. Another write to the device would hang as well, so
+    nothing of the device is undone, and what is remembered of it stays."""
+
+    LEFT = "the kernel is still at it"
+
+    def __init__(self, write: Write, pid: int) -> None:
+        wrong = f"process {pid} hangs in the kernel until nobody has the device open any more"
+        super().__init__(write, wrong, "end what has the device open", left=self.LEFT)
+
+
+def do_writes(writes: Iterable[Write], write: Writer) -> None:
+    """Do these writes, in order. Failed if the kernel refuses one, Wedged if it does not return from it."""
+    for each in writes:
+        try:
+            write(each)
+        except Late as still:
+            raise Wedged(each, still.pid) from still
+        except NoAnswer as error:
+            raise Failed(each, error.problem.wrong, error.problem.fix) from error
+        except OSError as error:
+            raise Failed(each, error.strerror or "failed", "the kernel's log says why (dmesg)") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The node as changes are done to it.
+
+    `write` does one write to sysfs. `wait` waits so many seconds.
+    """
+
+    sys: Path
+    journal: JournalFile
+    write: Writer
+    wait: Callable[[float], None] = time.sleep
+
+    @classmethod
+    def of(cls, roots: Roots) -> Self:
+        return cls(sys=roots.sys, journal=roots.journal, write=sysfs_writer(roots.sys))
+
+    def do_writes(self, writes: Iterable[Write]) -> None:
+        """Do these writes; Failed and Wedged as of the function of this name."""
+        do_writes(writes, self.write)
+
+    def awaited(self, is_so: Callable[[], bool], looks: int, apart: float = _APART) -> bool:
+        """Return whether something becomes so, at one of so many looks."""
+        for look in range(looks):
+            if look:
+                self.wait(apart)
+            if is_so():
+                return True
+        return False
+
+
+class Change:
+    """A change of the node, a frozen value; as a string it says what it does."""
+
+    @property
+    def device(self) -> PCIAddress:
+        """The function whose lock the kernel holds meanwhile."""
+        raise NotImplementedError
+
+    def is_needed(self, node: Node) -> bool:
+        """Look at what is there; False if there is nothing to do, Failed if it must not be done."""
+        return True
+
+    def before(self, journal: Journal) -> Journal:
+        """Return what is remembered before anything is done."""
+        return journal
+
+    def do(self, node: Node) -> "tuple[Change, ...]":
+        """Do it and read it back; return the changes that undo it. Failed if that fails."""
+        raise NotImplementedError
+
+    def after(self, journal: Journal) -> Journal:
+        """Return what is remembered when it is done."""
+        return journal
+
+    def undone(self, journal: Journal) -> Journal:
+        """Return what is remembered when it has failed, or was not begun, and nothing of it is left."""
+        return journal
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """The change that could not be done, and why; and what of it and of those before is `left`, with reasons."""
+
+    change: Change
+    problem: Problem
+    left: tuple[str, ...]
+
+    def outcome(self, as_before: str) -> Problem:
+        """Return the problem, with what is left in its words, or `as_before` if nothing is."""
+        subject, wrong, fix = self.problem
+        left = f"not undone: {', '.join(self.left)}" if self.left else as_before
+        return Problem(subject, f"{wrong}, and {left}", fix)
+
+
+def carry_out(
+    node: Node,
+    changes: Sequence[Change],
+    done: Callable[[Change], None] = lambda change: None,
+    *,
+    remember_first: bool = False,
+) -> Shortfall | None:
+    """Do these changes, in order, and tell `done` of each. If one fails, those before it are undone, the last one
+    first; return what then is so, None if all are done. `remember_first`: all of them before the first is begun, where
+    what is there would not tell an interrupted change from none."""
+    if remember_first:
+        # Also where nothing changes: a journal that cannot be written stops everything.
+        node.journal.write(reduce(lambda journal, change: change.before(journal), changes, node.journal.read()))
+    undoing: list[tuple[Change, tuple[Change, ...]]] = []
+    for number, change in enumerate(changes, start=1):
+        try:
+            undoing.append((change, do(node, change)))
+        except (Failed, Unreadable, Refusal) as error:
+            left = [f"{change} ({error.left})"] if isinstance(error, Failed) and error.left else []
+            left += _undo(node, undoing, change.device if isinstance(error, Wedged) else None)
+            if remember_first:
+                node.journal.change(partial(reduce, lambda journal, each: each.undone(journal), changes[number:]))
+            return Shortfall(change, _problem(change, error), tuple(left))
+        done(change)
+    return None
+
+
+def do(node: Node, change: Change) -> tuple[Change, ...]:
+    """Do a change; return what undoes it. Failed if it could not be done: nothing is left of it then, or what is left
+    stays remembered."""
+    if not change.is_needed(node):
+        return ()
+    node.journal.change(change.before)
+    try:
+        undoing = change.do(node)
+    except Failed as failed:
+        if not failed.left:
+            node.journal.change(change.undone)
+        raise
+    node.journal.change(change.after)
+    return undoing
+
+
+def _undo(node: Node, undoing: Sequence[tuple[Change, Sequence[Change]]], wedged: PCIAddress | None) -> Iterable[str]:
+    for change, back in reversed(undoing):
+        if change.device == wedged:
+            yield f"{change} ({Wedged.LEFT})"
+            continue
+        try:
+            for each in back:
+                do(node, each)
+        except (Failed, Unreadable, Refusal) as error:
+            yield f"{change} ({error})"
+
+
+def _problem(change: Change, error: Failed | Unreadable | Refusal) -> Problem:
+    if isinstance(error, Unreadable):
+        return Problem(str(change.device), f"cannot be read any more: {error}", "see the kernel's log (dmesg)")
+    return error.problem
+
+
+def sysfs_writer(sys: Path, seconds: float = _WRITE_SECONDS) -> Writer:
+    """Return a writer below `sys` that does each write in a child process.
+
+    While a device is open its driver may keep the writer in the kernel, where no signal reaches it. After `seconds` the
+    child is left behind.
+    """
+
+    def write(step: Write) -> None:
+        forked(str(step), partial(_write, sys / step.path, step.text), within=seconds, goes_on=True).answer()
+
+    return write
+
+
+def _write(path: Path, text: str) -> None:
+    let_go_of_standard_files()  # the lock stays open, and keeps others out while this hangs
+    os.write(os.open(path, os.O_WRONLY), f"{text}\n".encode("ascii"))

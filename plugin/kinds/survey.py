@@ -1,0 +1,105 @@
+"""What is read of cards, and of the node, before a function gets another driver."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pci.address import PCIAddress
+from pci.cards import Card
+from pci.host import Details, Function, Host
+from pci.sysfs.attribute import names
+from pci.sysfs.details import read_details
+from plugin.changes.engine import Roots
+from plugin.changes.journal import Former
+from plugin.changes.processes import Processes, read_processes
+from plugin.changes.users import NOBODY, Users
+from plugin.changes.uses import Use, given_to, uses
+from plugin.kinds.drivers import DriverBinding
+from plugin.kinds.modalias import Alias, best_module, read_aliases
+from plugin.state_files import Broken
+from plugin.sysfs_child import read_or_refused
+from program.problem import Problem
+
+_DRIVERS = "bus/pci/drivers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What a plan is made from.
+
+    `details`, `uses` and `modules` (of the vfio drivers) have every function of the cards. `drivers` are all drivers of
+    the PCI bus. `former` has what functions had before, by address, `journal_trouble` why
+    that is not known. `unseen` says why
+    uses may be missing. Both are None if nothing is missing.
+    """
+
+    host: Host
+    details: Mapping[PCIAddress, Details]
+    uses: Mapping[PCIAddress, tuple[Use, ...]]
+    modules: Mapping[PCIAddress, str]
+    drivers: frozenset[str]
+    former: Mapping[str, Former]
+    journal_trouble: Problem | None
+    unseen: Problem | None
+
+    def binding(self, function: Function) -> DriverBinding:
+        return DriverBinding(function.driver, self.details[function.address].driver_override)
+
+    def former_of(self, function: Function) -> Former | None:
+        """Return what the function had before vfio had it; None if that is not remembered, or another card's."""
+        former = self.former.get(str(function.address))
+        return None if former is None or former.id != function.pci_id else former
+
+    def former_binding(self, function: Function) -> DriverBinding | None:
+        former = self.former_of(function)
+        return None if former is None else DriverBinding(former.driver, former.override)
+
+    def vfio_driver(self, function: Function) -> str | None:
+        """Return the name of the function's vfio driver if it is loaded. Drivers are called like their modules, with
+        underscores or with hyphens: vfio-pci, nvgrace_gpu_vfio_pci."""
+        module = self.modules[function.address]
+        return next((name for name in (module, module.replace("_", "-")) if name in self.drivers), None)
+
+
+def look(roots: Roots, host: Host, cards: Iterable[Card], given: Users = NOBODY) -> Survey:
+    """Read what a plan for these cards is made from; Refusal if that fails. `given`: who was given a device."""
+    with read_or_refused(roots.sys):
+        processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
+        return survey_of(roots, host, cards, processes, aliases, _former(roots), given)
+
+
+def _former(roots: Roots) -> tuple[Mapping[str, Former], Problem | None]:
+    """Return what functions had before, and why that is not known, if so."""
+    try:
+        return roots.journal.read().former, None
+    except Broken as error:
+        return {}, error.problem
+
+
+def survey_of(
+    roots: Roots,
+    host: Host,
+    cards: Iterable[Card],
+    processes: Processes,
+    aliases: Sequence[Alias],
+    former: tuple[Mapping[str, Former], Problem | None],
+    given: Users = NOBODY,
+) -> Survey:
+    known, trouble = former
+    functions = [function for card in cards for function in card]
+    return Survey(
+        host=host,
+        details={function.address: read_details(roots.sys, function.address) for function in functions},
+        uses={
+            function.address: (
+                *given_to(given, function.address),
+                *uses(roots.sys, roots.dev, processes, function),
+            )
+            for function in functions
+        },
+        modules={function.address: best_module(function, aliases) for function in functions},
+        drivers=frozenset(names(roots.sys, _DRIVERS))
+        | {function.driver for function in host.functions.values() if function.driver is not None},
+        former=known,
+        journal_trouble=trouble,
+        unseen=processes.unseen,
+    )
