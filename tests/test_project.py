@@ -66,7 +66,6 @@ BREACHES = {
     "fabric-storeys": ("plugin/fabric/partitions.py", "import plugin.fabric.fabric_manager"),
     "kinds-storeys": ("plugin/kinds/survey.py", "import plugin.kinds.card"),
     "changes-storeys": ("plugin/changes/processes.py", "import plugin.changes.uses"),
-    "vgpus-storeys": ("plugin/vgpus/plan.py", "import plugin.vgpus.steps"),
     "libvirt": ("launcher/domain.py", "import libvirt"),
     "selection-storeys": ("launcher/selection/claim.py", "import launcher.selection.wishes"),
     "cel": ("launcher/selection/wishes.py", "import cel_expr_python.cel"),

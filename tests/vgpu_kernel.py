@@ -202,6 +202,13 @@ class Kernel:
 
     # What the kernel and NVIDIA's script do.
 
+    def run(self, program: str, *arguments: str) -> None:
+        """Call a program of NVIDIA's driver."""
+        if program == "sriov-manage":
+            self.sriov_manage(*arguments)
+        else:
+            self.nvidia_smi(arguments)
+
     def sriov_manage(self, flag: str, address: object) -> None:
         self.log.append(f"sriov-manage {flag} {address}")
         does, card = (self.script.pop(0) if self.script else "works"), self.cards[str(address)]

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from uuid import UUID, uuid4
 
 from pci.address import PCIAddress
-from pci.sysfs.attribute import Unreadable
+from plugin import sysfs_child
 from plugin.changes.journal import Journal, JournalFile
 from plugin.state_files import boot_id
 from program.child import Late, NoAnswer, forked, let_go_of_standard_files
@@ -21,6 +22,9 @@ from program.problem import Problem
 
 #: How long the kernel may take for a write: drivers need seconds to stop and to start a GPU.
 _WRITE_SECONDS = 30.0
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _APART = 0.25  # seconds between two looks at what the kernel makes a moment later
 
 
@@ -81,38 +85,58 @@ class Wedged(Failed):
         super().__init__(write, wrong, "end what has the device open", left=self.LEFT)
 
 
-def do_writes(writes: Iterable[Write], write: Writer) -> None:
-    """Do these writes, in order. Failed if the kernel refuses one, Wedged if it does not return from it."""
-    for each in writes:
-        try:
-            write(each)
-        except Late as still:
-            raise Wedged(each, still.pid) from still
-        except NoAnswer as error:
-            raise Failed(each, error.problem.wrong, error.problem.fix) from error
-        except OSError as error:
-            raise Failed(each, error.strerror or "failed", "the kernel's log says why (dmesg)") from error
+def _ask(read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs) -> T:
+    with sysfs_child.read_or_refused(sys):
+        return sysfs_child.ask(read, sys, *arguments, **named)[0]
+
+
+def _nobody(_: str) -> str | None:
+    return None
+
+
+def _no_program(program: str, *_: str) -> None:
+    raise Refusal(program, "is not called for this", "see docs/vgpus.md")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """The node as changes are done to it.
 
-    `write` does one write to sysfs. `wait` waits so many seconds.
+    `ask` calls a reader of the tree `sys`; Refusal if the kernel does not answer. `user` returns who uses a function or
+    a mediated device, by its address or UUID. `write` does one write to sysfs. `run` calls `sriov-manage` or
+    `nvidia-smi` with arguments: Failed if it says that it failed, Refusal if it cannot be called. `wait` waits so many
+    seconds, and `uuid` makes a new one.
     """
 
     sys: Path
     journal: JournalFile
     write: Writer
+    ask: Callable[..., Any] = _ask
+    user: Callable[[str], str | None] = _nobody
+    run: Callable[..., None] = _no_program
     wait: Callable[[float], None] = time.sleep
+    uuid: Callable[[], UUID] = uuid4
 
     @classmethod
-    def of(cls, roots: Roots) -> Self:
-        return cls(sys=roots.sys, journal=roots.journal, write=sysfs_writer(roots.sys))
+    def of(cls, roots: Roots, **others: Any) -> Self:
+        return cls(sys=roots.sys, journal=roots.journal, write=sysfs_writer(roots.sys), **others)
 
     def do_writes(self, writes: Iterable[Write]) -> None:
-        """Do these writes; Failed and Wedged as of the function of this name."""
-        do_writes(writes, self.write)
+        """Do these writes, in order. Failed if the kernel refuses one, Wedged if it does not return from it."""
+        for write in writes:
+            try:
+                self.write(write)
+            except Late as still:
+                raise Wedged(write, still.pid) from still
+            except NoAnswer as error:
+                raise Failed(write, error.problem.wrong, error.problem.fix) from error
+            except OSError as error:
+                raise Failed(write, error.strerror or "failed", "the kernel's log says why (dmesg)") from error
+
+    def refuse_use(self, name: str) -> None:
+        """Failed if somebody uses the function or mediated device with this name."""
+        if (user := self.user(name)) is not None:
+            raise Failed(name, f"is in use by {user}", "apply again when that has ended")
 
     def awaited(self, is_so: Callable[[], bool], looks: int, apart: float = _APART) -> bool:
         """Return whether something becomes so, at one of so many looks."""
@@ -133,7 +157,7 @@ class Change:
         raise NotImplementedError
 
     def is_needed(self, node: Node) -> bool:
-        """Look at what is there; False if there is nothing to do, Failed if it must not be done."""
+        """Look at the users, and at what is there; False if there is nothing to do, Failed if it must not be done."""
         return True
 
     def before(self, journal: Journal) -> Journal:
@@ -185,12 +209,12 @@ def carry_out(
     for number, change in enumerate(changes, start=1):
         try:
             undoing.append((change, do(node, change)))
-        except (Failed, Unreadable, Refusal) as error:
+        except (Failed, Refusal) as error:
             left = [f"{change} ({error.left})"] if isinstance(error, Failed) and error.left else []
             left += _undo(node, undoing, change.device if isinstance(error, Wedged) else None)
             if remember_first:
                 node.journal.change(partial(reduce, lambda journal, each: each.undone(journal), changes[number:]))
-            return Shortfall(change, _problem(change, error), tuple(left))
+            return Shortfall(change, error.problem, tuple(left))
         done(change)
     return None
 
@@ -219,14 +243,8 @@ def _undo(node: Node, undoing: Sequence[tuple[Change, Sequence[Change]]], wedged
         try:
             for each in back:
                 do(node, each)
-        except (Failed, Unreadable, Refusal) as error:
+        except (Failed, Refusal) as error:
             yield f"{change} ({error})"
-
-
-def _problem(change: Change, error: Failed | Unreadable | Refusal) -> Problem:
-    if isinstance(error, Unreadable):
-        return Problem(str(change.device), f"cannot be read any more: {error}", "see the kernel's log (dmesg)")
-    return error.problem
 
 
 def sysfs_writer(sys: Path, seconds: float = _WRITE_SECONDS) -> Writer:

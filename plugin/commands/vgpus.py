@@ -1,65 +1,62 @@
 """`gpu-plugin vgpus`: cuts cards into vGPUs and virtual functions as the config says."""
 
 import sys
-import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated
-from uuid import uuid4
 
 import typer
 
 from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
-from pci.sysfs.vgpus import read_card, read_quotas
+from pci.vgpus import CutCard
 from plugin.cards.config import Config
-from plugin.changes.engine import Failed, sysfs_writer
+from plugin.cards.vgpu_configs import rules_of
+from plugin.changes.engine import Change, Failed, Node
 from plugin.changes.processes import read_processes, refuse_unseen
 from plugin.changes.users import users
 from plugin.commands.users import UsersFlags
 from plugin.config_file import config_of
 from plugin.flags import words
+from plugin.kinds.cut import Survey, look
+from plugin.kinds.vgpus import apply, can_become, plan, vgpus_of
 from plugin.state_files import Broken
 from plugin.sysfs_child import ask
-from plugin.vgpus.apply import apply
-from plugin.vgpus.listing import lines
-from plugin.vgpus.plan import Step, plan
-from plugin.vgpus.steps import World
-from plugin.vgpus.survey import Survey, look
-from plugin.vgpus.vgpu_configs import rules_of
 from program.child import NoAnswer, output
 from program.errors import Refusal, UserError
 from program.output import print_text
-from program.problem import one_line
+from program.problem import Problem, listed, one_line
 
 _PROGRAM_WITHIN = 120.0  # seconds; sriov-manage unbinds the card and binds it again
+_MOST = 24  # types in a line
 
 
 class Action(StrEnum):
     APPLY = "apply"
 
 
-def vgpus(
-    flags: UsersFlags,
+@dataclass(frozen=True, kw_only=True)
+class VGPUsFlags(UsersFlags):
+    """What is to be done, the config, and where to look for the cards' users."""
+
     action: Annotated[
         Action | None, typer.Argument(metavar="apply", help="Make what the config asks for.", show_default=False)
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False
     undo: Annotated[
         bool,
         typer.Option("--undo", help="Take away what gpu-plugin has made and nobody uses, whatever the config says."),
-    ] = False,
-    config: Annotated[Path | None, typer.Option(help="The config, whose `vgpus` are rules by card (YAML).")] = None,
+    ] = False
+    config: Annotated[Path | None, typer.Option(help="The config, whose `vgpus` are rules by card (YAML).")] = None
     vgpu_configs: Annotated[
         Path | None, typer.Option(help="In place of the config's rules: the file of NVIDIA's vgpu-device-manager.")
-    ] = None,
+    ] = None
     vgpu_config: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which of its configurations.  [default: default]")
-    ] = None,
+    ] = None
     sriov_manage: Annotated[
         str,
         typer.Option(
@@ -67,34 +64,48 @@ def vgpus(
             help="What turns on the virtual functions of NVIDIA's cards; elsewhere: 'chroot DIR "
             "/usr/lib/nvidia/sriov-manage'.",
         ),
-    ] = "/usr/lib/nvidia/sriov-manage",
+    ] = "/usr/lib/nvidia/sriov-manage"
     nvidia_smi: Annotated[
         str, typer.Option(metavar="COMMAND", help="The driver's nvidia-smi; elsewhere: 'chroot DIR nvidia-smi'.")
-    ] = "nvidia-smi",
-) -> None:
+    ] = "nvidia-smi"
+
+    @property
+    def changes_cards(self) -> bool:
+        return self.action is not None and not self.dry_run
+
+    @property
+    def programs(self) -> Mapping[str, Sequence[str]]:
+        """The words of each program's command."""
+        return {
+            "sriov-manage": words("--sriov-manage", self.sriov_manage),
+            "nvidia-smi": words("--nvidia-smi", self.nvidia_smi),
+        }
+
+    @property
+    def wishes(self) -> Config:
+        """The config with the rules that count."""
+        config = config_of(self.config)
+        if self.vgpu_configs is not None:
+            host, _ = ask(read_host, self.sysfs)
+            config = replace(config, vgpus=rules_of(self.vgpu_configs, self.vgpu_config or "default", host))
+        elif self.vgpu_config is not None:
+            raise UserError("--vgpu-config", "is there without --vgpu-configs", "expected both, or none")
+        return replace(config, vgpus=()) if self.undo else config
+
+
+def vgpus(flags: VGPUsFlags) -> None:
     """Show what cards are cut into; with `apply`, cut them into vGPUs and virtual functions as the config says.
 
     Nothing that is in use or that somebody else made is touched.
     """
-    roots = flags.roots
-    sysfs, proc = roots.sys, roots.proc
-    script, smi = words("--sriov-manage", sriov_manage), words("--nvidia-smi", nvidia_smi)
-    rules = config_of(config)
-    if vgpu_configs is not None:
-        host, _ = ask(read_host, sysfs)
-        rules = replace(rules, vgpus=rules_of(vgpu_configs, vgpu_config or "default", host))
-    elif vgpu_config is not None:
-        raise UserError("--vgpu-config", "is there without --vgpu-configs", "expected both, or none")
-    if undo:
-        rules = replace(rules, vgpus=())
-    if action is not None and not dry_run and not (flags.is_this_node or flags.dra_state):
+    roots, programs, config = flags.roots, flags.programs, flags.wishes
+    if flags.changes_cards and not (flags.is_this_node or flags.dra_state):
         wrong, fix = "is there without --dra-state", "name where the DRA driver of that node keeps its claims"
-        raise UserError(f"--sysfs {sysfs}", f"{wrong}: a vGPU of a claim would be taken away", fix)
-    journal = roots.journal
+        raise UserError(f"--sysfs {flags.sysfs}", f"{wrong}: a vGPU of a claim would be taken away", fix)
     try:
-        journal.read()
+        roots.journal.read()
     except Broken as error:
-        if action is None or dry_run or undo:
+        if not flags.changes_cards or flags.undo:
             raise
         _warn(f"no card is cut: {error}")  # the node's other cards are served
         return
@@ -104,45 +115,43 @@ def vgpus(
     except Broken as error:
         _warn(f"which claims have what is not known, and nothing is taken away: {error}")
         knows_claims = False
+    survey = partial(_survey, flags, config, knows_claims=knows_claims)
+    if flags.changes_cards:
+        with roots.journal.alone():
+            run = partial(call, programs)
+            node = Node.of(roots, user=lambda name: survey().users.get(name), run=run)
+            _tell(*_cut(node, survey(), config), knows_claims=knows_claims)
+    elif flags.dry_run:
+        _say_what_is_unseen(seen := survey())
+        wanted = plan(seen, config)
+        for card, changes in wanted.changes.items():
+            for change in changes:
+                _print(card, change)
+        _tell(bool(wanted.changes), wanted.problems, knows_claims=knows_claims)
+    else:
+        _say_what_is_unseen(seen := survey(every=True))
+        print_text("".join(f"{line}\n" for line in lines(seen)) or "This node has no card that can be cut.\n")
 
-    def survey(config: Config, *, every: bool = False) -> Survey:
-        listed, claims = flags.listed(), flags.claimed() if knows_claims else {}
-        ours, processes = journal.read(), partial(read_processes, proc)
-        given = partial(users, listed=listed, claimed=claims)
-        seen: Survey = ask(look, sysfs, config, ours, processes, given, every=every)[0]
-        return seen if knows_claims else seen.all_used("a claim, perhaps")
 
-    if action is None and not dry_run:
-        found = survey(rules, every=True)
-        _say_what_is_unseen(found)
-        print_text("".join(f"{line}\n" for line in lines(found)) or "This node has no card that can be cut.\n")
-        return
-    lock: AbstractContextManager[object] = nullcontext() if dry_run else journal.alone()
-    with lock:
-        found = survey(rules)
-        wanted = plan(found, rules)
-        if dry_run:
-            _say_what_is_unseen(found)
-            for card, steps in wanted.steps.items():
-                for step in steps:
-                    _print(card, step)
-            problems = wanted.problems
-        else:
-            if wanted.steps:
-                refuse_unseen(found.unseen)
-            world = World(
-                read=lambda card: ask(read_card, sysfs, card)[0],
-                user=lambda name: survey(rules).users.get(name),
-                quota=lambda card, number: ask(read_quotas, sysfs, card, number)[0],
-                write=sysfs_writer(sysfs),
-                sriov_manage=lambda flag, card: call([*script, flag, str(card)], "--sriov-manage"),
-                nvidia_smi=lambda arguments: call([*smi, *arguments], "--nvidia-smi"),
-                wait=time.sleep,
-                uuid=uuid4,
-                journal=journal,
-            )
-            problems = (*wanted.problems, *apply(world, wanted, found.journal, _print))
-    if not wanted.steps and not problems:
+def _survey(flags: UsersFlags, config: Config, *, knows_claims: bool, every: bool = False) -> Survey:
+    roots = flags.roots
+    given = partial(users, listed=flags.listed(), claimed=flags.claimed() if knows_claims else {})
+    processes = partial(read_processes, roots.proc)
+    seen: Survey = ask(look, roots.sys, config, roots.journal.read(), processes, given, every=every)[0]
+    return seen if knows_claims else seen.all_used("a claim, perhaps")
+
+
+def _cut(node: Node, survey: Survey, config: Config) -> tuple[bool, tuple[Problem, ...]]:
+    """Cut the cards; return whether there was anything to do, and what could not be done."""
+    wanted = plan(survey, config)
+    if wanted.changes:
+        refuse_unseen(survey.unseen)
+    return bool(wanted.changes), (*wanted.problems, *apply(node, wanted, survey, _print))
+
+
+def _tell(is_something: bool, problems: Sequence[Problem], *, knows_claims: bool) -> None:
+    """Say what could not be done: Refusal, unless it may be for a claim that is not known."""
+    if not is_something and not problems:
         print_text("nothing to do\n")
     if problems and knows_claims:
         raise Refusal.of(problems)
@@ -150,9 +159,10 @@ def vgpus(
         _warn(str(problem))
 
 
-def call(command: Sequence[str], flag: str) -> None:
+def call(programs: Mapping[str, Sequence[str]], name: str, *arguments: str) -> None:
     """Call a program of NVIDIA's driver; Failed if it says that it failed, Refusal if it cannot be run."""
-    program, fix = " ".join(command), f"install NVIDIA's vGPU manager, or name its program with {flag}"
+    command = [*programs[name], *arguments]
+    program, fix = " ".join(command), f"install NVIDIA's vGPU manager, or name its program with --{name}"
     try:
         done = output(command, within=_PROGRAM_WITHIN)
     except OSError as error:
@@ -164,8 +174,30 @@ def call(command: Sequence[str], flag: str) -> None:
         raise Failed(program, f"ends with {done.returncode}{''.join(f': {line}' for line in last)}", fix)
 
 
-def _print(card: PCIAddress, step: Step) -> None:
-    print_text(f"{card}: {step}\n")
+def lines(survey: Survey) -> Iterator[str]:
+    """Yield what cards are cut into: each vGPU with its user and its maker, and what can be made beside them."""
+    for card in survey.cards:
+        yield one_line(f"{card.address}: {_functions(survey, card)}")
+        for vgpu in vgpus_of(survey, card):
+            maker = "made by gpu-plugin" if vgpu.ours else "made by others"
+            use = "free" if vgpu.user is None else f"in use by {vgpu.user}"
+            yield one_line(f"  {vgpu.where}: {vgpu.name or 'a type without a name'}, {maker}, {use}")
+        if card.places:
+            yield one_line(f"  one more can be: {listed(can_become(card), _MOST) or 'none'}")
+
+
+def _functions(survey: Survey, card: CutCard) -> str:
+    driver = f"on {card.function.driver or 'no driver'}"
+    if not card.possible:
+        return driver
+    ours = ", made by gpu-plugin" if str(card.address) in survey.journal.functions else ""
+    used = sum(str(one.address) in survey.users for one in card.functions)
+    in_use = f", {used} in use" if used else ""
+    return f"{driver}, {len(card.functions)} of {card.possible} virtual functions{ours}{in_use}"
+
+
+def _print(card: PCIAddress, change: Change) -> None:
+    print_text(f"{card}: {change}\n")
 
 
 def _say_what_is_unseen(survey: Survey) -> None:

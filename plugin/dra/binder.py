@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 from pci.address import PCIAddress
 from plugin.cards.config import Config
 from plugin.changes.engine import Roots
+from plugin.changes.users import Name
 from plugin.dra.work import StillAtWork
 from plugin.kinds.card import Decide, named_cards, plan_bind, plan_unbind, rebind
-from plugin.vgpus.claims import Name, make_for_claim, named, remove_for_claims
+from plugin.kinds.vgpus import make_for_claim, named, remove_for_claims
 from plugin.watch.watch import Durations
 from program.child import spawned
 from program.errors import Refusal

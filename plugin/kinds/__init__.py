@@ -1,3 +1,3 @@
-"""The kinds of devices that a node can have for guests, a file each: what of the node is of the kind, what is wanted of
-it, as changes (plugin.changes.engine), and how it is given back. A whole `card` is given to vfio: its vfio driver
-(`modalias`), what is read of it (`survey`), why not (`hindrances`), and the writes that move it (`drivers`)."""
+"""The kinds of devices that a node can have for guests, a file each: what of the node is of the kind and what it could
+become, what is wanted of it, as changes (plugin.changes.engine), and how it is given back. `card` is a whole card for
+vfio; `nvidia_vgpu`, `mediated` and `virtual_function` are parts of one that is cut; `vgpus` has both kinds of vGPUs."""

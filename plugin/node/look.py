@@ -29,10 +29,10 @@ from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus, serves_without
 from plugin.kinds.card import refusals
+from plugin.kinds.cut import still_there, types_of
 from plugin.node.snapshot import Closely, Snapshot, peers_of
 from plugin.nvml import Identities, read_identities
 from plugin.state_files import Broken
-from plugin.vgpus.survey import still_there, types_of
 from program.errors import Refusal
 from program.problem import Problem
 

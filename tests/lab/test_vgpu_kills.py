@@ -28,7 +28,7 @@ if "program.child" in str(sys.orig_argv):
     import time
     from pathlib import Path
 
-    from plugin.vgpus import claims
+    from plugin.changes import engine
 
     number, stopped = Path("{_STATE}/stop-at"), Path("{_STATE}/stopped")
 
@@ -41,14 +41,14 @@ if "program.child" in str(sys.orig_argv):
             stopped.touch()
             time.sleep(3600)
 
-    def stopping_writer(sysfs, writer=claims.sysfs_writer):
+    def stopping_writer(sysfs, writer=engine.sysfs_writer):
         def write(step):
             moment()
             writer(sysfs)(step)
             moment()
         return write
 
-    claims.sysfs_writer = stopping_writer
+    engine.sysfs_writer = stopping_writer
 """
 _HALF = "L40S-24Q"
 

@@ -43,8 +43,8 @@ from tests.kubelet import Kubelet, running_kubelet
 from tests.pages import devices_on
 from tests.pictures import read_back, squeezed
 from tests.plugin.cards.test_broken_sysfs import breakable, write_machine
+from tests.plugin.kinds import cut as vgpu_node
 from tests.plugin.reader import new_reader
-from tests.plugin.vgpus import node as vgpu_node
 from tests.processes import FIXTURES
 from tests.vgpu_kernel import Card
 

@@ -11,15 +11,13 @@ from plugin.cards.claimable import claimable_cards
 from plugin.cards.config import Bind, Config, Fabric, Rule, Serve
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
-from plugin.commands.users import UsersFlags
-from plugin.commands.vgpus import Action, vgpus
+from plugin.commands.vgpus import Action, VGPUsFlags, vgpus
 from plugin.dra.slices import claimable
 from plugin.fabric.modules import keep, read_module_ids
 from plugin.node.snapshot import Snapshot
 from program.errors import ProgramError, Refusal
 from tests.conftest import Command, Machine
 from tests.kernel import make_nodes
-from tests.plugin.binding import node as binding
 from tests.plugin.broken_files import (
     BREAKS,
     LOST,
@@ -31,8 +29,9 @@ from tests.plugin.broken_files import (
 )
 from tests.plugin.dra.cluster import Cluster, running_cluster
 from tests.plugin.dra.inside import Inside, inside, reference
+from tests.plugin.kinds import bound as binding
+from tests.plugin.kinds.cut import Node
 from tests.plugin.test_state_files import FILES, MODULE_IDS
-from tests.plugin.vgpus.node import Node
 from tests.snapshots import look_at
 from tests.vgpu_kernel import Card, l40s
 
@@ -64,8 +63,8 @@ class Cut:
     def apply(self, *rules: object, undo: bool = False) -> None:
         """Call the init container's command; its error is what it ends with."""
         self.config.write_text(yaml.safe_dump({"vgpus": [*rules]}))
-        places = UsersFlags(sysfs=self.node.sys, state=self.node.state, dra_state=self.dra_state)
-        vgpus(places, Action.APPLY, config=self.config, undo=undo)
+        flags = VGPUsFlags(action=Action.APPLY, config=self.config, undo=undo)
+        vgpus(replace(flags, sysfs=self.node.sys, state=self.node.state, dra_state=self.dra_state))
 
     def seen(self, pci_ids: PCIIDs) -> Snapshot:
         return look_at(self.node.sys, pci_ids, proc=self.node.proc, state=self.node.state)

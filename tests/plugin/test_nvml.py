@@ -16,7 +16,7 @@ from plugin.dra.slices import device_of
 from plugin.nvml import Identities, Identity, keep, read_identities, read_information
 from tests.conftest import Command
 from tests.kernel import bind
-from tests.plugin.binding.node import GPU, Node, rtx
+from tests.plugin.kinds.bound import GPU, Node, rtx
 from tests.snapshots import look_at
 
 ADDRESS = PCIAddress.parse(GPU)

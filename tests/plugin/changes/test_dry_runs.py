@@ -16,7 +16,6 @@ from pci.sysfs.functions import read_host
 from pci.vendors import NVIDIA
 from plugin.commands import bind as binding
 from plugin.commands import vgpus as cutting
-from plugin.commands.users import UsersFlags
 from program.errors import ProgramError
 from tests.compose import SYSFS
 from tests.kernel import bind, load
@@ -74,7 +73,7 @@ def _run(command: str, root: Path, config: Path) -> None:
     elif command == "unbind":
         binding.unbind(flags)
     else:
-        cutting.vgpus(UsersFlags(sysfs=sysfs, state=state), dry_run=True, config=config)
+        cutting.vgpus(cutting.VGPUsFlags(sysfs=sysfs, state=state, dry_run=True, config=config))
 
 
 def _dry_runs(root: Path, does: Iterable[str], configs: Iterable[str], capfd: Capture) -> Iterator[str]:

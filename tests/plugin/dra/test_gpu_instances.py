@@ -12,7 +12,7 @@ from plugin.cards.vgpu_types import plain
 from program.errors import Refusal
 from tests.plugin.dra.inside import Inside, inside, reference
 from tests.plugin.dra.test_vgpus import Node, node_with, published
-from tests.plugin.vgpus.node import Node as Cut
+from tests.plugin.kinds.cut import Node as Cut
 from tests.vgpu_kernel import DC, dc
 
 CARD = dc()

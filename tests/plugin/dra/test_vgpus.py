@@ -12,21 +12,20 @@ import pytest
 
 from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
-from pci.sysfs.vgpus import read_card
 from plugin.cards.config import Config, Serve
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import plain
+from plugin.changes import engine
 from plugin.changes.engine import Failed, Roots, Write
 from plugin.changes.journal import Journal, JournalFile, VGPUType
-from plugin.changes.users import NOBODY, Assignment
+from plugin.changes.users import NOBODY, Assignment, Name
 from plugin.dra.binder import Binder
 from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
+from plugin.kinds import vgpus
+from plugin.kinds.cut import look
 from plugin.state_files import boot_id
-from plugin.vgpus import claims as vgpus
-from plugin.vgpus.steps import Types
-from plugin.vgpus.survey import look
 from program.child import spawned
 from program.errors import Refusal
 from tests.kernel import Killed
@@ -49,11 +48,11 @@ class InProcess(Binder):
     between: Callable[[], None] = staticmethod(lambda: None)
 
     async def make_vgpu(self, name: str, card: str, kind: str, config: Config) -> None:
-        self._done(lambda: vgpus.make(self._types(config), vgpus.named(name), kind, PCIAddress.parse(card)))
+        self._done(lambda: vgpus.make(self._node(config), vgpus.named(name), kind, PCIAddress.parse(card)))
 
     async def remove_vgpus(self, names: Iterable[str], config: Config) -> None:
         for vgpu in map(vgpus.named, names):
-            self._done(lambda one=vgpu: vgpus.remove(self._types(config), one, self._card(config, one)))  # type: ignore[misc]
+            self._done(lambda one=vgpu: vgpus.remove(self._node(config), one, self._card(config, one)))  # type: ignore[misc]
 
     @staticmethod
     def _done(call: Callable[[], None]) -> None:
@@ -62,10 +61,10 @@ class InProcess(Binder):
         except Failed as failed:
             raise Refusal(*failed.problem) from failed
 
-    def _card(self, config: Config, vgpu: vgpus.Name) -> PCIAddress | None:
-        return vgpus.card_of(read_host(self.kernel.sys), self._types(config), vgpu)
+    def _card(self, config: Config, vgpu: Name) -> PCIAddress | None:
+        return vgpus.card_of(read_host(self.kernel.sys), self._node(config), vgpu)
 
-    def _types(self, config: Config) -> Types:
+    def _node(self, config: Config) -> engine.Node:
         kernel = self.kernel
         journal = JournalFile(self._roots.state, boot_id(kernel.proc))
 
@@ -79,12 +78,13 @@ class InProcess(Binder):
                 (kernel.sys.parent / "dev/vfio" / group.name).touch()
             self.between()
 
-        return Types(
-            read=lambda card: read_card(kernel.sys, card),
-            user=lambda name: users().get(name),
-            write=write,
-            wait=lambda seconds: None,
+        return engine.Node(
+            sys=kernel.sys,
             journal=journal,
+            write=write,
+            ask=lambda read, sys, *arguments: read(sys, *arguments),
+            user=lambda name: users().get(name),
+            wait=lambda seconds: None,
         )
 
 

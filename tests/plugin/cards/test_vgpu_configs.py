@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from pci.sysfs.functions import read_host
+from plugin.cards.vgpu_configs import rules_of
 from plugin.cards.vgpu_rules import VGPURule
-from plugin.vgpus.vgpu_configs import rules_of
 from program.errors import UserError
-from tests.plugin.vgpus.node import Node
+from tests.plugin.kinds.cut import Node
 from tests.vgpu_kernel import a10, b60, l40s
 
 FILE = """

@@ -11,7 +11,7 @@ from tests.compose import SYSFS
 from tests.conftest import Command, Machine
 from tests.kernel import bind, load, process, vfio_group
 from tests.kubelet import Kubelet
-from tests.plugin.binding.node import BOUND, DAILY, GPU, Node, lines, rtx
+from tests.plugin.kinds.bound import BOUND, DAILY, GPU, Node, lines, rtx
 from tests.processes import FIXTURES
 
 

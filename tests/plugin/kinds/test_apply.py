@@ -10,7 +10,7 @@ from plugin.cards.config import Config
 from plugin.cards.vgpu_rules import Quota, VGPURule, When
 from program.problem import Problem
 from tests.kernel import bind
-from tests.plugin.vgpus.node import Node
+from tests.plugin.kinds.cut import Node
 from tests.vgpu_kernel import L40S, Card, a10, b60, l40s
 
 CARD, MDEVS, XE = l40s(), a10(), b60()
@@ -54,7 +54,7 @@ def test_a_card_whose_vgpus_are_made_when_claimed_gets_its_virtual_functions_and
     node.wants(HALVES)
     node.apply()
     node.wants(CLAIMED)  # what is ours is the DRA driver's from here on
-    assert (node.plan().steps, node.plan().problems) == ({}, ())
+    assert (node.plan().changes, node.plan().problems) == ({}, ())
     node.config = Config()
     assert node.apply() == ()
     assert node.count(CARD) == 0

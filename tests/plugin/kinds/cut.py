@@ -9,19 +9,17 @@ from uuid import UUID
 
 from pci.host import Host
 from pci.sysfs.functions import read_host
-from pci.sysfs.vgpus import read_card, read_quotas
 from plugin.cards.config import Config, Serve
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule
+from plugin.changes import engine
 from plugin.changes.journal import Journal, JournalFile
 from plugin.changes.users import Assignment, Listed, Users, users
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
+from plugin.kinds.cut import Survey, look, types_of
+from plugin.kinds.vgpus import Plan, apply, plan
 from plugin.state_files import boot_id
-from plugin.vgpus.apply import apply
-from plugin.vgpus.plan import Plan, plan
-from plugin.vgpus.steps import World
-from plugin.vgpus.survey import Survey, look, types_of
 from program.problem import Problem
 from tests.kernel import Killed
 from tests.vgpu_kernel import Card, Kernel
@@ -101,25 +99,24 @@ class Node(Kernel):
 
     def steps(self) -> list[str]:
         """What a dry run prints."""
-        return [f"{card}: {step}" for card, steps in self.plan().steps.items() for step in steps]
+        return [f"{card}: {step}" for card, steps in self.plan().changes.items() for step in steps]
 
     def apply(self) -> tuple[Problem, ...]:
         return self.carry_out(self.plan())
 
     def carry_out(self, planned: Plan) -> tuple[Problem, ...]:
         self.moments, self._is_dead = 0, False
-        world = World(
-            read=lambda card: read_card(self.sys, card),
-            user=self._user,
-            quota=lambda card, number: read_quotas(self.sys, card, number),
+        node = engine.Node(
+            sys=self.sys,
+            journal=_KillableFile(self.state, boot_id(self.proc), self._moment),
             write=self._killable(self.write),
-            sriov_manage=self._killable(self.sriov_manage),
-            nvidia_smi=self._killable(self.nvidia_smi),
+            ask=lambda read, sys, *arguments: read(sys, *arguments),
+            user=self._user,
+            run=self._killable(self.run),
             wait=self._wait,
             uuid=lambda: next(self._uuids),
-            journal=_KillableFile(self.state, boot_id(self.proc), self._moment),
         )
-        return (*planned.problems, *apply(world, planned, self.survey().journal, lambda card, step: None))
+        return (*planned.problems, *apply(node, planned, self.survey(), lambda card, change: None))
 
     def _user(self, name: str) -> str | None:
         if name in self.arriving:

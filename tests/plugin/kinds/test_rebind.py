@@ -19,7 +19,7 @@ from program.errors import Refusal
 from tests.compose import RTX_2060, card
 from tests.kernel import Killed, Sysfs, bind, load, process, refuses, vfio_group
 from tests.pci.sysfs.test_record import contents
-from tests.plugin.binding.node import BOUND, DAILY, GPU, Node, addresses, lines, rtx
+from tests.plugin.kinds.bound import BOUND, DAILY, GPU, Node, addresses, lines, rtx
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from plugin.kinds.card import Plan
 from program.errors import Refusal
 from tests.compose import RTX_2060, Function, card, desktop
 from tests.kernel import load, part, platform_device, process, vfio_group
-from tests.plugin.binding.node import BOUND, DAILY, GPU, OTHER, Node, addresses, lines, rtx, two_cards
+from tests.plugin.kinds.bound import BOUND, DAILY, GPU, OTHER, Node, addresses, lines, rtx, two_cards
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 is touched, nothing is asked for that cannot be made, what is offered is there, and nothing of ours is left that the
 config does not want.
 
-A kill ends the process right there: nothing of the program runs after it, which tests.plugin.vgpus.node asserts.
+A kill ends the process right there: nothing of the program runs after it, which tests.plugin.kinds.cut asserts.
 """
 
 import errno
@@ -20,7 +20,7 @@ from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import Quota, VGPURule
 from plugin.changes.journal import Journal
 from tests.kernel import Killed
-from tests.plugin.vgpus.node import Node
+from tests.plugin.kinds.cut import Node
 from tests.vgpu_kernel import Card, a10, b60, l40s
 
 SEEDS = range(4)

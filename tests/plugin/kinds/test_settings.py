@@ -12,7 +12,7 @@ from plugin.cards.names import PCIIDs
 from plugin.changes.journal import JournalFile
 from program.errors import Nonsense, Refusal
 from tests.kernel import Sysfs, becomes, bind, refuses
-from tests.plugin.binding.node import DAILY, GPU, Node, lines, rtx
+from tests.plugin.kinds.bound import DAILY, GPU, Node, lines, rtx
 from tests.snapshots import snapshot_of
 
 DEVICES = "/sys/bus/pci/devices"

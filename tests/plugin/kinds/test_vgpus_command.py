@@ -9,11 +9,10 @@ import yaml
 
 from plugin.cards.vgpu_rules import VGPURule
 from plugin.changes.engine import Failed
-from plugin.commands.vgpus import call
-from plugin.vgpus.listing import lines
+from plugin.commands.vgpus import call, lines
 from tests.conftest import Command, Machine
 from tests.kubelet import Kubelet
-from tests.plugin.vgpus.node import Node
+from tests.plugin.kinds.cut import Node
 from tests.vgpu_kernel import Card, b60, l40s
 
 CARD = l40s()
@@ -144,7 +143,7 @@ def test_a_script_that_is_not_there_or_fails_is_named(program: Program, tmp_path
     script.write_text("#!/bin/sh\necho Cannot obtain unbindLock >&2; exit 3\n")
     script.chmod(0o755)
     with pytest.raises(Failed, match="ends with 3: Cannot obtain unbindLock"):
-        call([str(script), "-e", CARD.address], "--sriov-manage")
+        call({"sriov-manage": [str(script)]}, "sriov-manage", "-e", CARD.address)
 
 
 def test_who_uses_a_card_has_to_be_seen(program: Program) -> None:

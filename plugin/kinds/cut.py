@@ -1,17 +1,21 @@
-"""All that a plan is made from: the cards and what they are cut into, who uses that, and what of it is ours."""
+"""Cards that are cut, or could be: what they are cut into, who uses that, and what of it is ours."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from uuid import UUID
 
+from pci.address import PCIAddress
 from pci.functions import is_gpu, is_vfio_driver
 from pci.host import Function, Host
 from pci.sysfs.attribute import names, text
 from pci.sysfs.functions import DEVICES, MDEVS, read_host
-from pci.sysfs.vgpus import cut_card
+from pci.sysfs.vgpus import cut_card, read_card
 from pci.vgpus import CutCard
 from plugin.cards.config import Config
+from plugin.cards.vgpu_types import instance_of
+from plugin.changes.engine import Change, Failed, Node
 from plugin.changes.journal import Journal
 from plugin.changes.processes import DeviceNumber, Processes
 from plugin.changes.users import Name, Users
@@ -40,6 +44,39 @@ class Survey:
         functions = (str(function.address) for card in self.cards for function in card.functions)
         mdevs = (str(mdev.uuid) for card in self.cards for mdev in card.mdevs)
         return replace(self, users={**dict.fromkeys((*functions, *mdevs), by), **self.users})
+
+    def use_of(self, card: CutCard) -> str | None:
+        """Return which virtual function of the card is in use, and by whom; None if none is."""
+        names = (str(function.address) for function in card.functions)
+        return next((f"{name} is in use by {self.users[name]}" for name in names if name in self.users), None)
+
+
+@dataclass(frozen=True, slots=True)
+class VGPU:
+    """A vGPU that is there: its type's name as people write it (empty if unknown), where it is, who uses it, and the
+    change that takes it away."""
+
+    name: str
+    where: PCIAddress | UUID
+    ours: bool
+    user: str | None
+    removal: Change
+
+
+@dataclass(frozen=True, slots=True)
+class CardChange(Change):
+    """A change of what a card is cut into."""
+
+    card: PCIAddress
+
+    @property
+    def device(self) -> PCIAddress:
+        return self.card
+
+    def read(self, node: Node) -> CutCard:
+        """Read the card as it is now."""
+        cut: CutCard = node.ask(read_card, node.sys, self.card)
+        return cut
 
 
 def look(
@@ -124,3 +161,18 @@ def _numbers(sys: Path, entry: str, group: int | None) -> Iterator[DeviceNumber]
 def is_whole(card: CutCard) -> bool:
     """Whether vfio has the card itself, so that a guest can have it whole."""
     return is_vfio_driver(card.function.driver)
+
+
+def no_further(card: CutCard, name: str, can: Iterable[str]) -> Failed:
+    """Return why the claim cannot have a vGPU of this type."""
+    types = sorted({*can})
+    if instance_of(name) is not None:
+        fix = f"wait until one is given back, or {make_instance(card.address)}"
+    else:
+        fix = f"it can become {listed(types, 12)}" if types else "wait until its other vGPUs are given back"
+    return Failed(card.address, f"can become no further vGPU of type {name}", fix)
+
+
+def make_instance(card: PCIAddress) -> str:
+    """Return what to do where a MIG-backed type has no GPU instance."""
+    return f"make one, of the type's profile in nvidia-smi vgpu -s -v: nvidia-smi mig -i {card} -cgi PROFILE -C"

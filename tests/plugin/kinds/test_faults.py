@@ -11,7 +11,7 @@ from pci.sysfs.functions import DEVICES
 from plugin.cards.vgpu_rules import Quota, VGPURule
 from plugin.changes.journal import Journal
 from tests.kernel import Killed
-from tests.plugin.vgpus.node import Node
+from tests.plugin.kinds.cut import Node
 from tests.vgpu_kernel import Card, a10, b60, l40s
 
 #: A card, what it is cut into, and what then; None is nothing.
