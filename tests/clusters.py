@@ -59,7 +59,7 @@ def with_board(snapshot: Snapshot, board: Board, *active: int) -> Snapshot:
     """The node as its Fabric Manager has it: with `active`, partitions that nobody knows the owners of."""
     table = board.table
     for partition in active:
-        table = table.having(partition, is_active=True)
+        table = table.with_state(partition, is_active=True)
     config = replace(snapshot.config, fabric=Fabric())
     return replace(snapshot, config=config, partitions=FabricStatus(replace(board, table=table)))
 

@@ -9,7 +9,7 @@ from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
 from plugin.cards.inventory import take_inventory
 from plugin.cards.names import PCIIDs
-from plugin.node.look import Places, look_at_all
+from plugin.node.look import NodeDirectories, look_at_all
 from plugin.node.snapshot import Snapshot
 
 
@@ -28,7 +28,7 @@ def look_at(sys: Path, pci_ids: PCIIDs, config: Config | None = None, **places: 
     async def nobody() -> None:
         return None
 
-    at = Places(
+    at = NodeDirectories(
         sys=sys, dev=places.get("dev"), proc=places.get("proc"), state=places.get("state", sys.parent / "state")
     )
     looking = look_at_all(at, pci_ids, config or Config(), ask, pods=nobody, claims=lambda: None, fabric=False)

@@ -64,6 +64,7 @@ BREACHES = {
     "dra-storeys": ("plugin/dra/claims.py", "import plugin.dra.slices"),
     "watch-storeys": ("plugin/watch/events.py", "import plugin.watch.keeper"),
     "fabric-storeys": ("plugin/fabric/partitions.py", "import plugin.fabric.fabric_manager"),
+    "pages-storeys": ("plugin/pages/boxes.py", "import plugin.pages.picture"),
     "kinds-storeys": ("plugin/kinds/survey.py", "import plugin.kinds.card"),
     "changes-storeys": ("plugin/changes/processes.py", "import plugin.changes.uses"),
     "libvirt": ("launcher/domain.py", "import libvirt"),

@@ -99,17 +99,17 @@ def _cards(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[ClaimableCar
 
 def _virtual(host: Host, functions: tuple[Function, ...], config: Config, pci_ids: PCIIDs) -> Mapping[str, Device]:
     """Return what the first virtual function is as a vGPU of each type, by the type's name as people write it."""
-    made = {
+    devices = {
         plain(name): by_config(host, (replace(functions[0], vgpu_type=number),), config, pci_ids)
         for number, name in (host.vgpu_types.items() if functions else ())
     }
-    return {name: device for name, device in made.items() if device is not None}
+    return {name: device for name, device in devices.items() if device is not None}
 
 
 def _mediated(host: Host, parent: Function, config: Config, pci_ids: PCIIDs) -> Mapping[str, Device]:
     """Return what a mediated device of this parent is, by the name of its type as people write it."""
-    made = {
+    devices = {
         plain(name): mediated(host, MediatedDevice(UUID(int=0), name, parent.address, None, None), config, pci_ids)
         for name in host.mdev_types[parent.address]
     }
-    return {name: device for name, device in made.items() if device is not None}
+    return {name: device for name, device in devices.items() if device is not None}

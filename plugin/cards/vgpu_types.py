@@ -51,8 +51,8 @@ def sharing(
     for name, count in types.items():
         sizes[_gigabytes(name)][name] = count
     most = {size: min(max(its.values()), functions) for size, its in sizes.items()}
-    made = [size_of(name) for name in others]
-    left = {f"size-{size}": max(0, count - len(made)) if {*made} <= {size} else 0 for size, count in most.items()}
+    used = [size_of(name) for name in others]
+    left = {f"size-{size}": max(0, count - len(used)) if {*used} <= {size} else 0 for size, count in most.items()}
     consumed: dict[tuple[str, int], dict[str, int]] = {}
     for size, its in sizes.items():
         for name, count in its.items():
@@ -74,10 +74,10 @@ def sharing(
 
 
 def _mixed(types: Mapping[str, int], memory: int, functions: int, others: Sequence[str]) -> SharedCounters:
-    sizes, made = [size_of(name) for name in others], Counter(others)
+    sizes, counts = [size_of(name) for name in others], Counter(others)
     used = memory if None in sizes else sum(filter(None, sizes))
     left = {"gigabytes": max(0, memory - used), "functions": max(0, functions - len(others))}
-    left |= {_of_type(name): max(0, count - made[name]) for name, count in types.items()}
+    left |= {_of_type(name): max(0, count - counts[name]) for name, count in types.items()}
     consumed = {
         (name, number): {"gigabytes": _gigabytes(name), "functions": 1, _of_type(name): 1}
         for name, count in types.items()
@@ -92,11 +92,11 @@ def _of_instances(types: Mapping[str, int], functions: int, others: Sequence[str
     for name, count in types.items():
         kind = instance_of(name)
         most[kind], sizes[kind] = max(most[kind], count), size_of(name)
-    made = Counter(instance_of(name) for name in others)
+    used = Counter(instance_of(name) for name in others)
     # Of a vGPU of another size it is not known how much of the instance its own size would have had.
     full = {instance_of(name) for name in others if size_of(name) != sizes.get(instance_of(name))}
-    left = {"functions": 0 if None in made else max(0, functions - len(others))}
-    left |= {f"instances-{kind}": 0 if kind in full else max(0, most[kind] - made[kind]) for kind in most}
+    left = {"functions": 0 if None in used else max(0, functions - len(others))}
+    left |= {f"instances-{kind}": 0 if kind in full else max(0, most[kind] - used[kind]) for kind in most}
     left |= {_of_type(name): max(0, count - list(others).count(name)) for name, count in types.items()}
     consumed = {
         (name, number): {"functions": 1, f"instances-{instance_of(name)}": 1, _of_type(name): 1}
@@ -109,8 +109,8 @@ def _of_instances(types: Mapping[str, int], functions: int, others: Sequence[str
 def instance_of(name: str) -> str | None:
     """Return the kind of GPU instance that a MIG-backed type is made of, as far as its name tells: `1` for `DC-1-24Q`,
     `1me` for `A100-1-5CME`; None for a type that is not MIG-backed."""
-    found = _OF_INSTANCE.search(name)
-    return None if found is None else f"{found[1]}{found[2].lower()}"
+    kind = _OF_INSTANCE.search(name)
+    return None if kind is None else f"{kind[1]}{kind[2].lower()}"
 
 
 def plain(name: str) -> str:

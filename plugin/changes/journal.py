@@ -77,7 +77,7 @@ class Journal:
         """The functions of which something is ours."""
         return frozenset((*self.types, *self.mdevs.values(), *self.functions, *self.unprobed))
 
-    def having(self, part: str, name: str, entry: object) -> "Journal":
+    def with_entry(self, part: str, name: str, entry: object) -> "Journal":
         """Return the journal with this entry in one of its mappings, `former` or another."""
         return self._with(part, {**getattr(self, part), name: entry})
 

@@ -34,10 +34,10 @@ class Use:
     is_certain: bool = True
 
 
-def given_to(given: Users, address: PCIAddress) -> tuple[Use, ...]:
+def given_to(users: Users, address: PCIAddress) -> tuple[Use, ...]:
     """Return the use of a function by each pod and claim that it was given to."""
-    users = given.of([address])
-    return tuple(Use(f"given to {user}", passing=False, is_certain=users[user]) for user in users)
+    names = users.of([address])
+    return tuple(Use(f"given to {user}", passing=False, is_certain=is_certain) for user, is_certain in names.items())
 
 
 def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tuple[Use, ...]:

@@ -87,23 +87,23 @@ def bind(
     def plan(survey: Survey, cards: tuple[Card, ...], config: Config) -> Plan:
         return plan_bind(survey, cards, config=config, skip=flags.every)
 
-    def given(host: Host) -> Users:
+    def ask_users(host: Host) -> Users:
         # A card that a guest has is on vfio, and stays there: what cannot be asked keeps no node from its start.
         listed = _or_warned("which pods have what is not known", flags.listed, Listed())
         nothing: Mapping[str, str] = {}
         claims = _or_warned("which claims have what is not known", flags.claimed, nothing)
         return users(host, _of_others(host, listed, config_of(flags.config), pci_ids), claims)
 
-    _rebind(flags, cards_to_bind, plan, given, nvidia_smi)
+    _rebind(flags, cards_to_bind, plan, ask_users, nvidia_smi)
 
 
 def unbind(flags: BindFlags) -> None:
     """Give cards back to the drivers that they had before."""
 
-    def given(host: Host) -> Users:
+    def ask_users(host: Host) -> Users:
         return users(host, flags.listed(), flags.claimed())
 
-    _rebind(flags, offered_cards, lambda survey, cards, _: plan_unbind(survey, cards), given)
+    _rebind(flags, offered_cards, lambda survey, cards, _: plan_unbind(survey, cards), ask_users)
 
 
 def _or_warned(unknown: str, ask_for: Callable[[], T], otherwise: T) -> T:
@@ -129,7 +129,7 @@ def _rebind(
     flags: BindFlags,
     all_cards: Callable[[Host, Config], tuple[Card, ...]],
     plan: Callable[[Survey, tuple[Card, ...], Config], Plan],
-    given: AskUsers,
+    ask_users: AskUsers,
     nvidia_smi: str = "",
 ) -> None:
     addresses, every, state = flags.addresses or [], flags.every, flags.state
@@ -163,14 +163,14 @@ def _rebind(
             _use(unknown, command)
 
     if flags.dry_run:
-        decided, survey = planned(roots, choose, decide, given)
+        decided, survey = planned(roots, choose, decide, ask_users)
         if survey.unseen is not None:
             _warn(f"who uses the cards was not wholly seen: {survey.unseen}")
         for move in decided.moves:
             for write in move.writes:
                 print_text(f"{write}\n")
         return
-    decided = rebind(roots, choose, decide, given, before)
+    decided = rebind(roots, choose, decide, ask_users, before)
     for move in decided.moves:
         target = "as the kernel chose" if move.target is None else move.target.driver or "no driver"
         print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {target}\n")
@@ -188,8 +188,8 @@ def _keep_module_ids(state: Path, nvidia_smi: Sequence[str]) -> None:
 
 def _without_uuid(roots: Roots, addresses: Iterable[PCIAddress]) -> list[str]:
     """Return the cards whose UUIDs their driver does not know yet: nobody has used these since it has them."""
-    told, _ = ask(lambda _: nvml.read_information(roots.proc), roots.sys)
-    return [name for name in map(str, addresses) if name in told and told[name].identity.uuid is None]
+    cards, _ = ask(lambda _: nvml.read_information(roots.proc), roots.sys)
+    return [name for name in map(str, addresses) if name in cards and cards[name].identity.uuid is None]
 
 
 def _use(cards: Sequence[str], nvidia_smi: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ def inventory(
     snapshot = node_now(flags, names)
     if svg is not None:
         # It imports lxml, which no table needs.
-        from plugin.picture import picture
+        from plugin.pages.picture import picture
 
         write_picture(picture(snapshot), svg)
         if is_picture:

@@ -15,7 +15,7 @@ from plugin.changes.users import CannotAsk, Listed
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs, require_directory
-from plugin.node.look import Places, look_at_all
+from plugin.node.look import NodeDirectories, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
 from program.flags import Flag
@@ -93,7 +93,7 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     async def ask(read: Any, sys: Path, *arguments: Any, **named: Any) -> Any:
         return sysfs_child.ask(read, sys, *arguments, **named)[0]
 
-    places = Places(sys=sysfs, dev=dev, proc=proc, state=state or (STATE if is_this_node else _beside(sysfs)))
+    places = NodeDirectories(sys=sysfs, dev=dev, proc=proc, state=state or (STATE if is_this_node else _beside(sysfs)))
     looking = look_at_all(
         places,
         names,

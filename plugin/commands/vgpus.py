@@ -135,9 +135,9 @@ def vgpus(flags: VGPUsFlags) -> None:
 
 def _survey(flags: UsersFlags, config: Config, *, knows_claims: bool, every: bool = False) -> Survey:
     roots = flags.roots
-    given = partial(users, listed=flags.listed(), claimed=flags.claimed() if knows_claims else {})
+    ask_users = partial(users, listed=flags.listed(), claimed=flags.claimed() if knows_claims else {})
     processes = partial(read_processes, roots.proc)
-    seen: Survey = ask(look, roots.sys, config, roots.journal.read(), processes, given, every=every)[0]
+    seen: Survey = ask(look, roots.sys, config, roots.journal.read(), processes, ask_users, every=every)[0]
     return seen if knows_claims else seen.all_used("a claim, perhaps")
 
 

@@ -58,23 +58,23 @@ def _health(watch: Watch) -> Pages:
 
 def _node(watch: Watch) -> Callable[[], Answer]:
     """Return the node's page. It is made once for each snapshot, however many ask."""
-    made: tuple[Snapshot, bool, Answer] | None = None
+    latest: tuple[Snapshot, bool, Answer] | None = None
 
     def page() -> Answer:
         # It imports lxml, which a node that nobody looks at does without.
-        from plugin.page import node_page
+        from plugin.pages.page import node_page
 
-        nonlocal made
+        nonlocal latest
         snapshot, sees_node = watch.snapshot, watch.sees_node
-        if made is None or made[0] is not snapshot or made[1] != sees_node:
+        if latest is None or latest[0] is not snapshot or latest[1] != sees_node:
             whole = node_page(snapshot, sees_node=sees_node)
             headers = (
                 ("Content-Security-Policy", whole.policy),
                 ("X-Content-Type-Options", "nosniff"),
                 ("Cache-Control", "no-store"),
             )
-            made = snapshot, sees_node, Answer(200, whole.html.encode(), "text/html; charset=utf-8", headers)
-        return made[2]
+            latest = snapshot, sees_node, Answer(200, whole.html.encode(), "text/html; charset=utf-8", headers)
+        return latest[2]
 
     return page
 
@@ -85,13 +85,13 @@ def _metrics(watch: Watch) -> Callable[[], Answer]:
     from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
     collector, clock = _Collector(watch), asyncio.get_running_loop().time
-    made: tuple[float, Answer] | None = None
+    latest: tuple[float, Answer] | None = None
 
     def page() -> Answer:
-        nonlocal made
-        if made is None or clock() - made[0] > _SCRAPES_APART:
-            made = clock(), Answer(200, generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4)
-        return made[1]
+        nonlocal latest
+        if latest is None or clock() - latest[0] > _SCRAPES_APART:
+            latest = clock(), Answer(200, generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4)
+        return latest[1]
 
     return page
 
@@ -234,7 +234,7 @@ class _Collector:
             "1 for each partition of GPUs that is active, and who has it; the owner is empty if nobody knows.",
             labels=["partition", "modules", "owner"],
         )
-        owners = {each.partition: each.owner for each in sight.book.activations}
+        owners = {each.partition: each.owner for each in sight.owners.activations}
         for partition in () if sight.board is None else sight.board.table.active:
             modules = ",".join(map(str, partition.modules))
             active.add_metric([str(partition.id), modules, owners.get(partition.id, "")], 1)

@@ -51,10 +51,10 @@ class CardOffer:
             allocations = await self._allocate(containers)
         if self._watch.snapshot.config.fabric is not None:
             snapshot = self._watch.snapshot
-            told = await self._partitions.acquire([pick(snapshot, ids, self.resource) for ids in containers])
+            variables_of = await self._partitions.acquire([pick(snapshot, ids, self.resource) for ids in containers])
             return tuple(
                 replace(allocation, env={**allocation.env, **variables})
-                for allocation, variables in zip(allocations, told, strict=True)
+                for allocation, variables in zip(allocations, variables_of, strict=True)
             )
         return allocations
 

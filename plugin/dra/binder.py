@@ -17,7 +17,7 @@ from pci.address import PCIAddress
 from plugin.cards.config import Config
 from plugin.changes.engine import Roots
 from plugin.changes.users import Name
-from plugin.dra.work import StillAtWork
+from plugin.dra.tasks import StillAtWork
 from plugin.kinds.card import Decide, named_cards, plan_bind, plan_unbind, rebind
 from plugin.kinds.vgpus import make_for_claim, named, remove_for_claims
 from plugin.watch.watch import Durations
@@ -55,25 +55,25 @@ class Binder:
         it did not have before. Refusal if they cannot be bound, StillAtWork if that is not known yet."""
         functions = sorted(map(PCIAddress.parse, addresses))
         return await self._run(
-            "bind", functions, partial(_rebound, self._roots, functions, partial(plan_bind, config=config))
+            "bind", functions, partial(_rebind, self._roots, functions, partial(plan_bind, config=config))
         )
 
     async def unbind(self, addresses: Iterable[str]) -> None:
         """Give the cards of these functions back to their former drivers; Refusal and StillAtWork as for bind."""
         functions = sorted(map(PCIAddress.parse, addresses))
-        await self._run("unbind", functions, partial(_rebound, self._roots, functions, plan_unbind))
+        await self._run("unbind", functions, partial(_rebind, self._roots, functions, plan_unbind))
 
     async def make_vgpu(self, name: str, card: str, kind: str, config: Config) -> None:
         """Make a vGPU of the type with the name `kind` of a card: of its virtual function with this name, or the
         mediated device with this name. Refusal and StillAtWork as for bind."""
-        work = partial(_made, self._roots, config, named(name), PCIAddress.parse(card), kind)
+        work = partial(_make, self._roots, config, named(name), PCIAddress.parse(card), kind)
         await self._run("make", [name], work)
 
     async def remove_vgpus(self, names: Iterable[str], config: Config) -> None:
         """Take away these mediated devices, and what was made of these virtual functions; Refusal and StillAtWork as
         for bind."""
-        made = sorted(names)
-        await self._run("remove", made, partial(_removed, self._roots, config, [*map(named, made)]))
+        vgpus = sorted(names)
+        await self._run("remove", vgpus, partial(_remove, self._roots, config, [*map(named, vgpus)]))
 
     async def _run(self, verb: str, functions: Sequence[object], work: Callable[[], T]) -> T:
         clock = asyncio.get_running_loop().time
@@ -112,17 +112,17 @@ class Binder:
             )
 
 
-def _made(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str) -> None:
+def _make(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str) -> None:
     os.umask(_FILES_FOR_ALL_TO_READ)
     make_for_claim(roots, config, vgpu, card, kind)
 
 
-def _removed(roots: Roots, config: Config, vgpus: Sequence[Name]) -> None:
+def _remove(roots: Roots, config: Config, vgpus: Sequence[Name]) -> None:
     os.umask(_FILES_FOR_ALL_TO_READ)
     remove_for_claims(roots, config, vgpus)
 
 
-def _rebound(roots: Roots, functions: Sequence[PCIAddress], decide: Decide) -> frozenset[str]:
+def _rebind(roots: Roots, functions: Sequence[PCIAddress], decide: Decide) -> frozenset[str]:
     """In the child: have these cards bound as decided; return which functions have another driver now."""
     os.umask(_FILES_FOR_ALL_TO_READ)
     plan = rebind(roots, lambda host: named_cards(host, functions), decide)

@@ -15,7 +15,7 @@ from plugin.dra.apiserver import APIServer, Forbidden, NotFound
 from plugin.dra.claims import Reference, awaits, has_conditions, read_claim
 from plugin.dra.preparation import Claims
 from plugin.dra.status import States, Statuses, of_devices, of_error
-from plugin.dra.work import StillAtWork
+from plugin.dra.tasks import StillAtWork
 from plugin.watch.watch import Watch
 from program.errors import ProgramError
 from program.trouble import Trouble

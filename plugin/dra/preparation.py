@@ -23,7 +23,7 @@ from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.chosen import chosen
 from plugin.dra.claims import DriverClaim, Reference, check, has_conditions, read_claim
 from plugin.dra.slices import attributes, device_name
-from plugin.dra.work import StillAtWork, Work
+from plugin.dra.tasks import ClaimTasks, StillAtWork
 from plugin.fabric.ownership import Partitions
 from plugin.kinds.card import NotRebound
 from plugin.node.snapshot import Snapshot
@@ -83,7 +83,7 @@ class Claims:
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
         self._unbound: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be bound
         self._lock = asyncio.Lock()
-        self._work = Work()
+        self._tasks = ClaimTasks()
         self._asked_again = asked_again
         self._asked: dict[str, float] = {}  # when a claim that is begun was last asked for, by the loop's clock
         self.is_begun = asyncio.Event()
@@ -111,7 +111,7 @@ class Claims:
         ProgramError, naming claim or card, if the pod cannot have them; StillAtWork if that takes long."""
         check(reference)
         work = partial(self._prepare_allocated, reference)
-        return await self._work.done("prepared", reference.uid, f"claim {reference}", work)
+        return await self._tasks.run("prepared", reference.uid, f"claim {reference}", work)
 
     async def _prepare_allocated(self, reference: Reference) -> tuple[PreparedDevice, ...]:
         try:
@@ -274,12 +274,12 @@ class Claims:
     async def _make(self, devices: tuple[PreparedDevice, ...]) -> None:
         """Make the vGPUs among the devices; ProgramError if that fails."""
         config = self._watch.snapshot.config
-        vgpus = {vgpu.name: vgpu for card in self._watch.snapshot.claimable for vgpu in card.vgpus}
-        made = [device for device in devices if device.is_made]
-        for device in made:
-            vgpu = vgpus[device.name]
+        offers = {vgpu.name: vgpu for card in self._watch.snapshot.claimable for vgpu in card.vgpus}
+        vgpus = [device for device in devices if device.is_made]
+        for device in vgpus:
+            vgpu = offers[device.name]
             await self._binder.make_vgpu(device.id, str(vgpu.card.address), vgpu.type, config)
-        if made:
+        if vgpus:
             await self._watch.look_again()
 
     async def _give_back(self, uid: str) -> None:
@@ -332,9 +332,9 @@ class Claims:
     async def unprepare(self, reference: Reference) -> None:
         """Take back all that the claim has, if anything; ProgramError if that fails."""
         check(reference)
-        await self._work.stop("prepared", reference.uid)
+        await self._tasks.stop("prepared", reference.uid)
         work = partial(self._take_back_alone, reference.uid)
-        await self._work.done("unprepared", reference.uid, f"claim {reference}", work)
+        await self._tasks.run("unprepared", reference.uid, f"claim {reference}", work)
 
     async def _take_back_alone(self, uid: str) -> None:
         async with self._alone():

@@ -121,8 +121,8 @@ class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
         devices = []
         named = [(device_name(device), device) for device in snapshot.inventory.published]
         # A vGPU that is not made yet has no trouble.
-        made = {name: snapshot.inventory.by_id.get(device) for device, name in snapshot.claimable_names.items()}
-        named += [(name, device) for name, device in made.items() if device is not None]
+        vgpus = {name: snapshot.inventory.by_id.get(device) for device, name in snapshot.claimable_names.items()}
+        named += [(name, device) for name, device in vgpus.items() if device is not None]
         for name, device in named:
             reason = snapshot.reason(device)
             devices.append(

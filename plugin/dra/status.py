@@ -14,7 +14,7 @@ from pci.slices import DRIVER
 from plugin.dra.apiserver import APIServer, Conflict, Forbidden, NotFound
 from plugin.dra.checkpoint import PreparedDevice
 from plugin.dra.claims import FAILED, READY, Reference, ours
-from plugin.dra.work import StillAtWork
+from plugin.dra.tasks import StillAtWork
 from program.errors import ProgramError
 from program.trouble import Trouble
 

@@ -40,7 +40,7 @@ class Activation:
 
 
 @dataclass(frozen=True, slots=True)
-class Book:
+class Owners:
     """All activations of the node, and `others`: partitions that were active for somebody else at the last look."""
 
     activations: tuple[Activation, ...] = ()
@@ -58,19 +58,19 @@ class Book:
     def of(self, partition: int) -> Activation | None:
         return next((each for each in self.activations if each.partition == partition), None)
 
-    def having(self, activation: Activation) -> "Book":
-        """Return the book with this activation in place of that of the same partition."""
+    def with_activation(self, activation: Activation) -> "Owners":
+        """Return the owners with this activation in place of that of the same partition."""
         return replace(self, activations=tuple(sorted((*self.without(activation.partition).activations, activation))))
 
-    def without(self, partition: int) -> "Book":
+    def without(self, partition: int) -> "Owners":
         return replace(self, activations=tuple(each for each in self.activations if each.partition != partition))
 
 
-def book_file(state: Path) -> StateFile[Book]:
-    """Return the file of the book. An unreadable book must not count as empty: guests may have its partitions."""
+def owners_file(state: Path) -> StateFile[Owners]:
+    """Return the file of the owners. One that cannot be read is not an empty one: guests may have its partitions."""
     return StateFile(
         path=state / "partitions.json",
-        of=json_of(Book),
+        of=json_of(Owners),
         wrong="is not what gpu-plugin wrote, and nobody knows who has which partition",
         fix="end the guests of the node, deactivate all partitions (fmpm), then remove the file",
     )

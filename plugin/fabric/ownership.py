@@ -19,7 +19,7 @@ from plugin.cards.inventory import Device, Inventory
 from plugin.changes.users import CannotAsk, Listed
 from plugin.fabric.abi import Code
 from plugin.fabric.absences import GONE_AFTER, Absences, holder
-from plugin.fabric.activations import Activation, Book, book_file, locked
+from plugin.fabric.activations import Activation, Owners, locked, owners_file
 from plugin.fabric.board import Board, gpus, ids_of
 from plugin.fabric.fabric_manager import Manager, ManagerError, NoLibrary, Unanswered
 from plugin.fabric.modules import read_module_ids
@@ -49,8 +49,8 @@ class Partitions:
 
     `settings` and `inventory` return what is in force now, `listed` asks the kubelet; `own_pod` is as in Absences.
     `every` is the seconds between two reconciles. `tell` gets what is known of the partitions, and by device ID why
-    NVLinks do not work. The last three are the world: the manager to ask under a lock, the file of the book, and the
-    time in seconds.
+    NVLinks do not work. `manager` asks one under a lock, `file` has
+    the owners, and `now` is the time in seconds.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Partitions:
         every: float,
         tell: Callable[[FabricStatus, Mapping[str, Hindrance]], None],
         manager: Callable[[Fabric, int], Manager] = Manager,
-        file: StateFile[Book] | None = None,
+        file: StateFile[Owners] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sight = FabricStatus()
@@ -75,12 +75,12 @@ class Partitions:
         self._listed = listed
         self._every = every
         self._manager = manager
-        self._file = file or book_file(state)
+        self._file = file or owners_file(state)
         self._now = now
         self._mine = asyncio.Lock()
         self._absences = Absences(own_pod, every)
         self._unanswered: dict[int, float] = {}
-        self._told: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Future[Any]] = set()
 
     @property
@@ -96,16 +96,16 @@ class Partitions:
         if self._settings() is None or self.sight.board is None:
             return None
         others = (module for each in self.sight.others for module in each.modules)
-        claimed = (module for each in self.sight.book.activations if each.claim for module in each.modules)
+        claimed = (module for each in self.sight.owners.activations if each.claim for module in each.modules)
         return self.sight.board.preferred(available, must_include, size, frozenset({*others, *claimed}))
 
     def claims(self) -> frozenset[str]:
-        """Return the claims that have partitions by the book; none if it cannot be read: they keep what they have."""
+        """Return the claims that own partitions; none if the file cannot be read: they keep what they have."""
         try:
-            book = None if self._settings() is None else self._file.read()
+            owners = None if self._settings() is None else self._file.read()
         except Broken:
             return frozenset()
-        return frozenset() if book is None else frozenset(each.claim for each in book.activations if each.claim)
+        return frozenset() if owners is None else frozenset(each.claim for each in owners.activations if each.claim)
 
     async def acquire(
         self, sets: Sequence[Sequence[Device]], claim: str | None = None
@@ -133,7 +133,7 @@ class Partitions:
         if settings is None:
             return
         ids, by_id = read_module_ids(settings, self._state), self._inventory().by_id
-        # A claim without GPUs of the board does not wait for a book that cannot be read.
+        # A claim without GPUs of the board does not wait for a file that cannot be read.
         if device_ids is None or any(each not in by_id or gpus(by_id[each], ids) for each in device_ids):
             await self._to_its_end(self._release(settings, claim))
 
@@ -146,12 +146,12 @@ class Partitions:
         try:
             await self._reconcile(settings)
         except Broken as error:
-            self.sight = FabricStatus.without_book(error)
+            self.sight = FabricStatus.without_owners(error)
             self._tell_all(self.sight, dict(self._unlinked))
             self._tell({str(error)})
         except ProgramError as error:
             awaited = self.sight.board is None
-            self.sight = replace(self.sight, trouble=error.problem, is_awaited=awaited, lacks_book=False)
+            self.sight = replace(self.sight, trouble=error.problem, is_awaited=awaited, lacks_owners=False)
             self._tell_all(self.sight, dict(self._unlinked))
             self._tell({str(error)})
 
@@ -202,12 +202,12 @@ class Partitions:
         moment."""
         subject = f"partition {partition.id}"
         ids = tuple(sorted(device.id for device in devices))
-        mine = self.sight.book.of(partition.id)
+        mine = self.sight.owners.of(partition.id)
         if mine is not None and claim is not None and (mine.claim, mine.devices) == (claim, ids):
             if mine.is_active and self._is_active(partition.id):
                 return False
         else:
-            for other in self.sight.book.overlapping(partition.modules):
+            for other in self.sight.owners.overlapping(partition.modules):
                 await self._require_gone(other, claim)
                 await self._take_back(manager, other.partition)
         for stranger in self.sight.others:
@@ -215,7 +215,7 @@ class Partitions:
                 wrong = f"overlaps partition {stranger.id}, which is active, and gpu-plugin does not know for whom"
                 raise Refusal(subject, wrong, "end its guest and deactivate it (fmpm), or have other cards allocated")
         new = Activation(partition.id, partition.modules, ids, claim=claim)
-        self._write(self.sight.book.having(new))
+        self._write(self.sight.owners.with_activation(new))
         try:
             await manager.activate(partition)
         except Unanswered:
@@ -223,17 +223,17 @@ class Partitions:
             raise
         except ManagerError as error:
             if error.code == Code.IN_USE:
-                self._write(self.sight.book.without(partition.id))
+                self._write(self.sight.owners.without(partition.id))
             elif error.code == Code.NVLINK_ERROR:
                 self._mark_unlinked(error, ids)
                 try:
                     await self._deactivate(manager, partition)
                 except Refusal:
-                    pass  # it stays in the book, and a reconcile deactivates it
+                    pass  # it stays written down, and a reconcile deactivates it
                 else:
-                    self._write(self.sight.book.without(partition.id))
+                    self._write(self.sight.owners.without(partition.id))
             raise
-        self._write(self.sight.book.having(replace(new, is_active=True)))
+        self._write(self.sight.owners.with_activation(replace(new, is_active=True)))
         self._set_active(partition.id, is_active=True)
         return True
 
@@ -269,8 +269,8 @@ class Partitions:
         return asked is not None and self._now() - asked < min(at_most, _STILL_COMING)
 
     async def _take_back(self, manager: Manager, partition_id: int) -> None:
-        """Deactivate a partition of ours, and strike it off the book; Refusal if the manager does not deactivate it."""
-        written = self.sight.book.of(partition_id)
+        """Deactivate a partition of ours, which has no owner then; Refusal if the manager does not deactivate it."""
+        written = self.sight.owners.of(partition_id)
         partition = None if self.sight.board is None else self.sight.board.table.by_id(partition_id)
         if written is None:
             return
@@ -279,16 +279,16 @@ class Partitions:
             await self._deactivate(manager, partition)
             self._set_active(partition_id, is_active=False)
             _log.info("deactivated partition %d of %s", partition_id, written.owner)
-        self._write(self.sight.book.without(partition_id))
+        self._write(self.sight.owners.without(partition_id))
         self._absences.since.pop(written, None)
 
     async def _release(self, settings: Fabric, claim: str) -> None:
         async with self._alone(settings) as manager:
-            book = self._file.read()
-            if book is None or not any(each.claim == claim for each in book.activations):
+            owners = self._file.read()
+            if owners is None or not any(each.claim == claim for each in owners.activations):
                 return
             await self._look(settings, manager)
-            for each in self.sight.book.activations:
+            for each in self.sight.owners.activations:
                 if each.claim == claim:
                     self._require_answered(each.partition)
                     await self._take_back(manager, each.partition)
@@ -303,7 +303,7 @@ class Partitions:
             }
             if self.sight.trouble is not None:
                 troubles.add(str(self.sight.trouble))
-            if any(each.claim is None for each in self.sight.book.activations):
+            if any(each.claim is None for each in self.sight.owners.activations):
                 try:
                     await self._sweep(manager, await self._listed())
                 except (CannotAsk, ManagerError, Unanswered) as error:
@@ -312,10 +312,10 @@ class Partitions:
 
     async def _sweep(self, manager: Manager, listed: Listed) -> None:
         """Write down which pods have which partitions, and deactivate those of pods that are gone."""
-        pods = [each for each in self.sight.book.activations if each.claim is None]
+        pods = [each for each in self.sight.owners.activations if each.claim is None]
         for each in pods:
             if each.pod is None and (pod := holder(each, listed)) is not None:
-                self._write(self.sight.book.having(replace(each, pod=pod)))
+                self._write(self.sight.owners.with_activation(replace(each, pod=pod)))
         for each in self._absences.gone(pods, listed, self._now()):
             if not self._may_still_be_activating(each.partition, self._every):
                 await self._take_back(manager, each.partition)
@@ -323,33 +323,33 @@ class Partitions:
     async def _look(self, settings: Fabric, manager: Manager) -> Board | None:
         """Read the table, and activate again what the manager has lost. None if this node has no partitions; Refusal
         if it had some before, and the manager does not answer."""
-        book = self._file.read()
+        owners = self._file.read()
         try:
-            table = await self._table(settings, manager, book or Book())
+            table = await self._table(settings, manager, owners or Owners())
         except (NoLibrary, ManagerError) as error:
-            if not serves_without(error, book):
+            if not serves_without(error, owners):
                 raise
             self.sight = FabricStatus(trouble=error.problem)
             self._tell({f"cards are served without partitions: {error}"})
             return None
         ids = ids_of(self._inventory(), read_module_ids(settings, self._state))
-        self.sight = FabricStatus(Board(table, ids, settings.version), book or Book())
-        if book is None:
-            self._write(Book())
-        for each in self.sight.book.activations:
+        self.sight = FabricStatus(Board(table, ids, settings.version), owners or Owners())
+        if owners is None:
+            self._write(Owners())
+        for each in self.sight.owners.activations:
             if each.is_active:
                 await self._bring_back(manager, each)
             elif self._is_active(each.partition):
-                self._write(self.sight.book.having(replace(each, is_active=True)))
+                self._write(self.sight.owners.with_activation(replace(each, is_active=True)))
         others = tuple(each.id for each in self.sight.others)
-        if self.sight.book.others != others:
-            self._write(replace(self.sight.book, others=others))
+        if self.sight.owners.others != others:
+            self._write(replace(self.sight.owners, others=others))
         return self.sight.board
 
-    async def _table(self, settings: Fabric, manager: Manager, book: Book) -> Table:
+    async def _table(self, settings: Fabric, manager: Manager, owners: Owners) -> Table:
         """Ask for the table, repeatedly if the manager has just been started; give it its active partitions back if it
         waits for them."""
-        active = sorted({*(each.partition for each in book.activations if each.is_active), *book.others})
+        active = sorted({*(each.partition for each in owners.activations if each.is_active), *owners.others})
         for _ in range(_TRIES - 1):
             try:
                 return await manager.table()
@@ -395,18 +395,18 @@ class Partitions:
     def _set_active(self, partition_id: int, *, is_active: bool) -> None:
         board = self.sight.board
         if board is not None:
-            table = board.table.having(partition_id, is_active=is_active)
+            table = board.table.with_state(partition_id, is_active=is_active)
             self.sight = replace(self.sight, board=replace(board, table=table))
 
-    def _write(self, book: Book) -> None:
-        self._file.write(book)
-        self.sight = replace(self.sight, book=book)
+    def _write(self, owners: Owners) -> None:
+        self._file.write(owners)
+        self.sight = replace(self.sight, owners=owners)
 
     def _tell(self, troubles: set[str]) -> None:
         """Log what is wrong now and was not at the last look."""
-        for trouble in sorted(troubles - self._told):
+        for trouble in sorted(troubles - self._logged):
             _log.warning("%s", trouble)
-        self._told = frozenset(troubles)
+        self._logged = frozenset(troubles)
 
 
 @asynccontextmanager

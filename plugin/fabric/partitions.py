@@ -37,7 +37,7 @@ class Table:
     def active(self) -> tuple[Partition, ...]:
         return tuple(each for each in self.partitions if each.is_active)
 
-    def having(self, partition_id: int, *, is_active: bool) -> "Table":
+    def with_state(self, partition_id: int, *, is_active: bool) -> "Table":
         """Return the table with a partition that has become active, or inactive."""
         partitions = (
             replace(each, is_active=is_active) if each.id == partition_id else each for each in self.partitions

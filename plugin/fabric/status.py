@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from plugin.cards.inventory import Device, Inventory
 from plugin.fabric.abi import Code
-from plugin.fabric.activations import Book
+from plugin.fabric.activations import Owners
 from plugin.fabric.board import MAKE_KNOWN, Board
 from plugin.fabric.fabric_manager import ManagerError, NoLibrary
 from plugin.fabric.partitions import Partition
@@ -18,43 +18,43 @@ from program.problem import Problem
 @dataclass(frozen=True, slots=True)
 class FabricStatus:
     """What is known of the partitions at one moment. `board` is None if the manager gave no table; `trouble` says
-    why. `is_awaited`: no table yet, on a node that gives out no GPUs without one. `lacks_book`: our file cannot be
+    why. `is_awaited`: no table yet, on a node that gives out no GPUs without one. `lacks_owners`: our file cannot be
     read, so nobody knows who has which partition."""
 
     board: Board | None = None
-    book: Book = field(default_factory=Book)
+    owners: Owners = field(default_factory=Owners)
     trouble: Problem | None = None
     is_awaited: bool = False
-    lacks_book: bool = False
+    lacks_owners: bool = False
 
     @classmethod
-    def without_book(cls, error: Broken) -> Self:
-        return cls(trouble=error.problem, lacks_book=True)
+    def without_owners(cls, error: Broken) -> Self:
+        return cls(trouble=error.problem, lacks_owners=True)
 
     @property
     def is_unknown(self) -> bool:
         """Whether it is not known who has which partition."""
-        return self.is_awaited or self.lacks_book
+        return self.is_awaited or self.lacks_owners
 
     @property
     def others(self) -> tuple[Partition, ...]:
         """The partitions that are active, and whose owner is not known."""
         active = () if self.board is None else self.board.table.active
-        return tuple(each for each in active if self.book.of(each.id) is None)
+        return tuple(each for each in active if self.owners.of(each.id) is None)
 
 
-def serves_without(error: Refusal, book: Book | None) -> bool:
+def serves_without(error: Refusal, owners: Owners | None) -> bool:
     """Whether cards are served without partitions where the manager gave `error` and no table: it cannot have any here,
-    or it is away on a node that never had any (no `book`). Else the cards wait for it."""
+    or it is away on a node that never had any (no `owners`). Else the cards wait for it."""
     if not isinstance(error, NoLibrary | ManagerError):
         return False
     code = error.code if isinstance(error, ManagerError) else None
-    return code == Code.NOT_SUPPORTED or (code in (None, Code.CONNECTION_NOT_VALID) and book is None)
+    return code == Code.NOT_SUPPORTED or (code in (None, Code.CONNECTION_NOT_VALID) and owners is None)
 
 
 def state(sight: FabricStatus, partition: Partition) -> str:
     """Return the state of a partition in words: `active for pod default/vm`, `free`."""
-    activation = sight.book.of(partition.id)
+    activation = sight.owners.of(partition.id)
     if activation is not None:
         return f"{'active' if partition.is_active else 'not active'} for {activation.owner}"
     if partition.is_active:

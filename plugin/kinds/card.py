@@ -94,7 +94,7 @@ class Move(Change):
         return Write(f"{DEVICES}/{self.address}/{name}", text)
 
     def before(self, journal: Journal) -> Journal:
-        return journal if self.former is None else journal.having("former", str(self), self.former)
+        return journal if self.former is None else journal.with_entry("former", str(self), self.former)
 
     def do(self, node: Node) -> tuple[Change, ...]:
         undoing = _MoveBack(self)
@@ -119,7 +119,7 @@ class Move(Change):
         return (
             journal.without("former", str(self))
             if self.known is None
-            else journal.having("former", str(self), self.known)
+            else journal.with_entry("former", str(self), self.known)
         )
 
 
@@ -383,13 +383,13 @@ def rebind(
     roots: Roots,
     choose: Choose,
     decide: Decide,
-    given: AskUsers = lambda _: NOBODY,
+    ask_users: AskUsers = lambda _: NOBODY,
     before: Callable[[Plan], None] = lambda plan: None,
 ) -> Plan:
     """Choose cards, decide on a plan for them and carry it out, while other binders of this node are kept out; return
     the plan. `before` is called just before the first write. Refusal if that fails."""
     with roots.journal.alone():
-        plan, survey = planned(roots, choose, decide, given)
+        plan, survey = planned(roots, choose, decide, ask_users)
         if plan.moves:
             refuse_unseen(survey.unseen)
         before(plan)
@@ -399,10 +399,10 @@ def rebind(
     return plan
 
 
-def planned(roots: Roots, choose: Choose, decide: Decide, given: AskUsers) -> tuple[Plan, Survey]:
+def planned(roots: Roots, choose: Choose, decide: Decide, ask_users: AskUsers) -> tuple[Plan, Survey]:
     """Return the plan for the chosen cards, and what it was made from."""
     host, _ = ask(read_host, roots.sys)
-    cards, users = choose(host), given(host)
+    cards, users = choose(host), ask_users(host)
     # Details and parts of a function take its driver's lock.
     survey, _ = ask(lambda _: look(roots, host, cards, users), roots.sys)
     return decide(survey, cards), survey

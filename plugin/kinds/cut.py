@@ -84,12 +84,12 @@ def look(
     config: Config,
     journal: Journal,
     processes: Callable[[], Processes],
-    given: Callable[[Host], Users],
+    ask_users: Callable[[Host], Users],
     *,
     every: bool = False,
 ) -> Survey:
     """Look at the cards of rules and those of which something is ours, or at every card that is or could be cut;
-    Refusal if that fails. `given` says who was given the host's devices."""
+    Refusal if that fails. `ask_users` says who was given the host's devices."""
     host = read_host(sys)
     journal = still_there(host, journal)
     with read_or_refused(sys):
@@ -102,7 +102,7 @@ def look(
             and (not every or card.places or (card.possible and is_gpu(function)))
         )
         opened = processes()
-        users = dict(_users(sys, cards, opened, given(host)))
+        users = dict(_users(sys, cards, opened, ask_users(host)))
         drivers = frozenset(names(sys, _DRIVERS))
     types = types_of(host, journal)
     return Survey(cards=cards, users=users, journal=journal, types=types, drivers=drivers, unseen=opened.unseen)
@@ -136,7 +136,7 @@ def _is_ours(host: Host, card: Function, journal: Journal) -> bool:
     return not functions.isdisjoint(journal.ours)
 
 
-def _users(sys: Path, cards: Iterable[CutCard], processes: Processes, given: Users) -> Iterator[tuple[str, str]]:
+def _users(sys: Path, cards: Iterable[CutCard], processes: Processes, users: Users) -> Iterator[tuple[str, str]]:
     for card in cards:
         things: list[tuple[Name, str, int | None]] = [
             (one.address, f"{DEVICES}/{one.address}", one.iommu_group) for one in (card.function, *card.functions)
@@ -144,7 +144,7 @@ def _users(sys: Path, cards: Iterable[CutCard], processes: Processes, given: Use
         things += [(mdev.uuid, f"{MDEVS}/{mdev.uuid}", mdev.iommu_group) for mdev in card.mdevs]
         for name, entry, group in things:
             openers = [opener for number in _numbers(sys, entry, group) for opener in processes.openers.get(number, ())]
-            if who := tuple(given.of([name]) or dict.fromkeys(openers)):
+            if who := tuple(users.of([name]) or dict.fromkeys(openers)):
                 yield str(name), listed(who, _NAMED)
 
 

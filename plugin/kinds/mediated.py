@@ -83,7 +83,7 @@ class Create(CardChange):
         return f"make the mediated device {self.uuid} of type {self.name}"
 
     def before(self, journal: Journal) -> Journal:
-        return journal.having("mdevs", str(self.uuid), str(self.parent))
+        return journal.with_entry("mdevs", str(self.uuid), str(self.parent))
 
     def do(self, node: Node) -> tuple[Change, ...]:
         path = f"{DEVICES}/{self.parent}/{MDEV_TYPES}/{self.directory}/create"

@@ -34,8 +34,8 @@ def there(survey: Survey, card: CutCard) -> Iterator[VGPU]:
     for function in card.functions:
         if (number := function.vgpu_type) is not None:
             address = str(function.address)
-            made, name = survey.journal.types.get(address), survey.types.get(number, "")
-            is_ours = made is not None and made.number == number
+            ours, name = survey.journal.types.get(address), survey.types.get(number, "")
+            is_ours = ours is not None and ours.number == number
             removal = Clear(card.address, function.address, VGPUType(number, name))
             yield VGPU(plain(name), function.address, is_ours, survey.users.get(address), removal)
 
@@ -94,8 +94,8 @@ def for_claim(node: Node, function: PCIAddress, name: str, card: CutCard | None)
     if card is None or place is None or not place.takes_type:
         raise Failed(function, "can become no vGPU any more", "gpu-plugin vgpus apply turns on virtual functions")
     if (now := place.function.vgpu_type) is not None:
-        made = node.journal.read().types.get(str(function))
-        if made is not None and made.number == now and plain(made.name) == name:
+        ours = node.journal.read().types.get(str(function))
+        if ours is not None and ours.number == now and plain(ours.name) == name:
             return None
         raise Failed(function, f"has become a vGPU of type {now} meanwhile", "another one is taken for the claim")
     for number, listed_name in place.creatable.items():
@@ -106,15 +106,15 @@ def for_claim(node: Node, function: PCIAddress, name: str, card: CutCard | None)
 
 def no_longer_claimed(node: Node, function: PCIAddress, card: CutCard | None) -> Change | None:
     """Return the change that takes away what a claim had of a function, if it is ours."""
-    made = node.journal.read().types.get(str(function))
-    if made is None:
+    ours = node.journal.read().types.get(str(function))
+    if ours is None:
         return None
     now = None if card is None else _type_of(card, function)
-    if card is None or now != made.number:
+    if card is None or now != ours.number:
         # What it is now, if anything, is not ours.
         node.journal.change(lambda journal: journal.without("types", str(function)))
         return None
-    return Clear(card.address, function, made)
+    return Clear(card.address, function, ours)
 
 
 def _type_of(card: CutCard, function: PCIAddress) -> int | None:
@@ -134,7 +134,7 @@ class TurnOn(CardChange):
         return not self.read(node).functions  # else somebody was faster, and they are theirs
 
     def before(self, journal: Journal) -> Journal:
-        return journal.having("functions", str(self.card), self.possible)
+        return journal.with_entry("functions", str(self.card), self.possible)
 
     def do(self, node: Node) -> tuple[Change, ...]:
         try:
@@ -258,7 +258,7 @@ class Become(_TypeChange):
         return True
 
     def before(self, journal: Journal) -> Journal:
-        return journal.having("types", str(self.function), self.type)
+        return journal.with_entry("types", str(self.function), self.type)
 
     def do(self, node: Node) -> tuple[Change, ...]:
         try:

@@ -60,11 +60,11 @@ class Survey:
         return next((name for name in (module, module.replace("_", "-")) if name in self.drivers), None)
 
 
-def look(roots: Roots, host: Host, cards: Iterable[Card], given: Users = NOBODY) -> Survey:
-    """Read what a plan for these cards is made from; Refusal if that fails. `given`: who was given a device."""
+def look(roots: Roots, host: Host, cards: Iterable[Card], users: Users = NOBODY) -> Survey:
+    """Read what a plan for these cards is made from; Refusal if that fails. `users`: who was given a device."""
     with read_or_refused(roots.sys):
         processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
-        return survey_of(roots, host, cards, processes, aliases, _former(roots), given)
+        return survey_of(roots, host, cards, processes, aliases, _former(roots), users)
 
 
 def _former(roots: Roots) -> tuple[Mapping[str, Former], Problem | None]:
@@ -82,7 +82,7 @@ def survey_of(
     processes: Processes,
     aliases: Sequence[Alias],
     former: tuple[Mapping[str, Former], Problem | None],
-    given: Users = NOBODY,
+    users: Users = NOBODY,
 ) -> Survey:
     known, trouble = former
     functions = [function for card in cards for function in card]
@@ -91,7 +91,7 @@ def survey_of(
         details={function.address: read_details(roots.sys, function.address) for function in functions},
         uses={
             function.address: (
-                *given_to(given, function.address),
+                *given_to(users, function.address),
                 *uses(roots.sys, roots.dev, processes, function),
             )
             for function in functions

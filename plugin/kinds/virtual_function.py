@@ -217,7 +217,7 @@ class Count(CardChange):
         return True
 
     def before(self, journal: Journal) -> Journal:
-        return journal.having("functions", str(self.card), self.count) if self.count else journal
+        return journal.with_entry("functions", str(self.card), self.count) if self.count else journal
 
     def do(self, node: Node) -> tuple[Change, ...]:
         before = self.read(node)

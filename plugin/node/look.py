@@ -23,7 +23,7 @@ from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
 from plugin.changes.engine import Roots
 from plugin.changes.users import Listed
-from plugin.fabric.activations import Book, book_file
+from plugin.fabric.activations import Owners, owners_file
 from plugin.fabric.board import Board, ids_of
 from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
@@ -45,7 +45,7 @@ _RESETS_END_WITHIN = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class NodeDirectories:
     """The directories that stand for /sys, /dev and /proc, None for one that is not looked at; and `state`, which has
     the journal, NVML's UUIDs, module IDs and the owners of partitions."""
 
@@ -62,7 +62,7 @@ class Places:
 
 
 async def look(
-    places: Places,
+    places: NodeDirectories,
     names: PCIIDs,
     config: Config,
     ask: AskSysfs,
@@ -106,7 +106,7 @@ async def look(
     )
 
 
-def _with_ours(host: Host, places: Places, config: Config) -> tuple[Host, Problem | None]:
+def _with_ours(host: Host, places: NodeDirectories, config: Config) -> tuple[Host, Problem | None]:
     """Return the host with the vGPUs that gpu-plugin made, and with the names of their types: no function may be able
     to become one any more, and then the kernel names none. Also why the journal cannot be read, if so and if anything
     depends on it: most nodes need none."""
@@ -128,7 +128,7 @@ def _nvidias(inventory: Inventory) -> tuple[Function, ...]:
 
 
 async def look_at_all(
-    places: Places,
+    places: NodeDirectories,
     names: PCIIDs,
     config: Config,
     ask: AskSysfs,
@@ -191,16 +191,16 @@ async def fallen_off_the_bus(
 
 
 async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> FabricStatus:
-    book: Book | None = None
+    owners: Owners | None = None
     try:
-        book = book_file(state).read()
+        owners = owners_file(state).read()
         table = await Manager(settings).table()
     except Broken as error:
-        return FabricStatus.without_book(error)
+        return FabricStatus.without_owners(error)
     except Refusal as error:
-        return FabricStatus(trouble=error.problem, is_awaited=not serves_without(error, book))
+        return FabricStatus(trouble=error.problem, is_awaited=not serves_without(error, owners))
     ids = ids_of(inventory, read_module_ids(settings, state))
-    return FabricStatus(Board(table, ids, settings.version), book or Book())
+    return FabricStatus(Board(table, ids, settings.version), owners or Owners())
 
 
 def _closely(sys: Path, proc: Path | None, inventory: Inventory, peers: tuple[Function, ...]) -> Closely:

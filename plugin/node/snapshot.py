@@ -62,7 +62,7 @@ class Snapshot:
     (`namespace/name`) for which a device is prepared, by the device's ID; `claims_trouble` says why the file of that
     cannot be read. `kept` has why a device that a claim had could not be given back to its driver; `claimable_names`
     the name of each vGPU that is made for a claim, by the device's ID. `partitions` is known from the Fabric Manager
-    and our own book; `unlinked` has why the NVLinks of a device do not work.
+    and our own file of their owners; `unlinked` has why the NVLinks of a device do not work.
     """
 
     config: Config
@@ -239,12 +239,12 @@ class Snapshot:
         """Return the trouble with a device of which it is not known whose it is, as a file of ours cannot be read."""
         is_vgpu = device.mdev is not None or device.lead.vgpu_type is not None
         is_made = is_vgpu and self.config.claimable(self.host, device.lead) is not None
-        made = "is a vGPU that gpu-plugin may have made for a claim"
+        perhaps_ours = "is a vGPU that gpu-plugin may have made for a claim"
         bound = "cannot be bound to vfio, since its driver could not be remembered"
         return (
             (_since(_CLAIMS_UNKNOWN, self.claims_trouble) if device.serve is Serve.DRA else None)
             or (_since(bound, self.journal_trouble) if device.to_bind else None)
-            or (_since(made, self.journal_trouble) if is_made else None)
+            or (_since(perhaps_ours, self.journal_trouble) if is_made else None)
         )
 
     def _fallen(self, device: Device) -> Hindrance | None:
@@ -274,7 +274,7 @@ class Snapshot:
         the Fabric Manager is away, and what of a board is free cannot be published."""
         if self.config.fabric is None or self.partitions is None:
             return None
-        if self.partitions.lacks_book and gpus(device, ModuleIDs({})):
+        if self.partitions.lacks_owners and gpus(device, ModuleIDs({})):
             return _since("may be in the partition of a guest", self.partitions.trouble)
         if self.partitions.is_awaited and device.serve is Serve.DRA and gpus(device, ModuleIDs({})):
             wrong = f"waits for the Fabric Manager: {self.partitions.trouble}"

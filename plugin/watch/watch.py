@@ -15,7 +15,7 @@ from typing import Self
 from plugin.cards.config import Config
 from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
-from plugin.node.look import Places, look
+from plugin.node.look import NodeDirectories, look
 from plugin.node.snapshot import Snapshot
 from plugin.watch.reader import Reader
 from program.errors import ProgramError
@@ -26,7 +26,7 @@ _AFTER_THE_NEWS = 0.02  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources(Places):
+class Sources(NodeDirectories):
     """Where the plugin reads about its node: beside the directories, the `reader` of sysfs, the kubelet's socket
     `pod_resources`, and pci.ids (`names`).
 

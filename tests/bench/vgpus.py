@@ -18,7 +18,7 @@ from plugin.cards.names import read_pci_ids
 from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import plain
 from plugin.dra.slices import OwningNode, slices
-from plugin.node.look import Places, look
+from plugin.node.look import NodeDirectories, look
 from tests.bench.cluster import _CLASS, _cards, _is_judged, _node, _pod
 from tests.bench.control_plane import ControlPlane, NotBuilt, running_control_plane, until
 from tests.processes import FIXTURES
@@ -108,7 +108,7 @@ def _mix(random: Random, directory: Path, name: str) -> Mix:
             if creatable := kernel.creatable(card):
                 kernel.write_type(card.function(number), random.choice(creatable))
     # The plugin has run since before, so it knows the names of the types that no list has now.
-    places = Places(sys=kernel.sys, dev=None, proc=kernel.proc, state=kernel.state)
+    places = NodeDirectories(sys=kernel.sys, dev=None, proc=kernel.proc, state=kernel.state)
     seen = asyncio.run(look(places, names, config, _ask, lambda: before))
     wanted = {
         f"{name}-{number}": random.choices(sorted(types), k=random.choice([1, 1, 1, 2, 3]))

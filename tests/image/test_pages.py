@@ -21,7 +21,7 @@ from pci.address import PCIAddress
 from plugin.cards.names import PCIIDs
 from plugin.changes.users import Assignment
 from plugin.node.snapshot import Snapshot
-from plugin.page import node_page
+from plugin.pages.page import node_page
 from tests import clusters
 from tests.browser import Browser, browsing
 from tests.compose import Function, bars, bridge, compose

@@ -29,10 +29,10 @@ from plugin.device_plugin.monitoring import _Collector
 from plugin.doctor import examine
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.slices import device_of
-from plugin.fabric.activations import Book, book_file
+from plugin.fabric.activations import Owners, owners_file
 from plugin.node.snapshot import DeviceState, Snapshot
-from plugin.page import node_page
-from plugin.picture import picture
+from plugin.pages.page import node_page
+from plugin.pages.picture import picture
 from plugin.watch.watch import Sources, Watch
 from program.errors import ProgramError
 from tests.breaking import Break, breaks, broken
@@ -223,7 +223,7 @@ def test_all_agree_on_which_cards_wait_for_the_fabric_manager(node: Callable[...
     this = node(machine("two-h100"), "serve: dra\nfabric: {}\n")
     assert_all_agree(this)
     assert all(this.now().reason(device) is None for device in this.now().inventory.offered), "it never had partitions"
-    book_file(this.state).write(Book())
+    owners_file(this.state).write(Owners())
     assert_all_agree(this)
     seen = this.now()
     assert {str(seen.reason(device)).split(": ")[0] for device in seen.inventory.offered} == {

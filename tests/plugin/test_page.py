@@ -7,7 +7,7 @@ from lxml import html
 from pci.host import Fault, Host
 from plugin.cards.names import PCIIDs
 from plugin.changes.users import Assignment
-from plugin.page import node_page
+from plugin.pages.page import node_page
 from program.problem import one_line
 from tests.conftest import Machine
 from tests.pages import assert_closed, devices_on

@@ -14,7 +14,7 @@ from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.names import PCIIDs
 from plugin.changes.users import Assignment
-from plugin.picture import picture
+from plugin.pages.picture import picture
 from program.problem import one_line
 from tests import compose
 from tests.conftest import Command, Machine

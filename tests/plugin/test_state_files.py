@@ -17,7 +17,7 @@ from pci.host import Function
 from plugin.cards.config import Fabric
 from plugin.changes.journal import Former, Journal, JournalFile, VGPUType
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
-from plugin.fabric.activations import Activation, Book, book_file
+from plugin.fabric.activations import Activation, Owners, owners_file
 from plugin.fabric.modules import keep, read_module_ids
 from plugin.nvml import Identity, read_identities
 from plugin.nvml import keep as keep_identities
@@ -42,7 +42,7 @@ JOURNAL = Journal(
     functions={"0000:41:00.0": 16},
 )
 MODULE_IDS = {PCIAddress.parse("0000:0f:00.0"): 5, PCIAddress.parse("0000:86:00.0"): 1}
-BOOK = Book(
+OWNERS = Owners(
     (
         Activation(3, (1, 3), ("0000:07:00.0", "0000:47:00.0"), "default/vm", None, True),
         Activation(9, (5,), ("0000:87:00.0",), None, "UID"),
@@ -65,7 +65,7 @@ KINDS: dict[str, tuple[object, Callable[[Path], object], Callable[[Path], None]]
     "journal": (JOURNAL, lambda d: JournalFile(d, BOOT).read(), lambda d: JournalFile(d, BOOT).write(JOURNAL)),
     "module-ids": (MODULE_IDS, lambda d: read_kept(d), lambda d: keep(d, MODULE_IDS)),
     "nvml": (UUIDS, lambda d: read_uuids(d), lambda d: keep_uuids(d)),
-    "partitions": (BOOK, lambda d: book_file(d).read(), lambda d: book_file(d).write(BOOK)),
+    "partitions": (OWNERS, lambda d: owners_file(d).read(), lambda d: owners_file(d).write(OWNERS)),
     "checkpoint": (PREPARED, lambda d: Checkpoint(d, BOOT).read(), lambda d: Checkpoint(d, BOOT).write(PREPARED)),
 }
 #: What is said of each that is damaged.
@@ -228,10 +228,10 @@ def test_a_file_that_is_not_there_costs_no_pydantic(tmp_path: Path) -> None:
     """It takes longer to import than what most commands do."""
     program = (
         "import sys; from pathlib import Path; import plugin.commands.bind, plugin.device_plugin.daemon\n"
-        "from plugin.fabric.activations import Book, book_file; from plugin.changes.journal import *\n"
+        "from plugin.fabric.activations import Owners, owners_file; from plugin.changes.journal import *\n"
         "journal = JournalFile(Path(sys.argv[1]), ''); assert journal.read() == Journal('')\n"
-        "book = book_file(journal.state); assert book.read() is None\n"
-        "journal.write(Journal('')); book.write(Book())\n"
+        "owners = owners_file(journal.state); assert owners.read() is None\n"
+        "journal.write(Journal('')); owners.write(Owners())\n"
         "assert 'pydantic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, check=True)

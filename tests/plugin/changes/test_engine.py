@@ -37,7 +37,7 @@ class Turn(Change):
         return True
 
     def before(self, journal: Journal) -> Journal:
-        return journal.having("functions", str(self.at), self.count) if self.count else journal
+        return journal.with_entry("functions", str(self.at), self.count) if self.count else journal
 
     def do(self, node: Node) -> tuple[Change, ...]:
         node.do_writes([Write(str(self.at), str(self.count))])

@@ -104,7 +104,7 @@ class DRAKubelet:
 
 
 _OPTIONS = [("grpc.enable_http_proxy", 0)]
-#: In the error of a driver that answers before its work has ended (plugin.dra.work.StillAtWork).
+#: In the error of a driver that answers before its work has ended (plugin.dra.tasks.StillAtWork).
 _GOES_ON = "it goes on, and is asked"
 
 

@@ -20,7 +20,7 @@ from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
 from plugin.dra.binder import Binder
 from plugin.dra.checkpoint import Checkpoint
-from plugin.dra.work import StillAtWork
+from plugin.dra.tasks import StillAtWork
 from plugin.watch.watch import Durations
 from tests.conftest import Machine
 from tests.kernel import Kernel, answering, bind, make_nodes, part, process

@@ -12,7 +12,7 @@ from plugin.cards.names import PCIIDs
 from plugin.dra.checkpoint import Checkpoint, PreparedDevice
 from plugin.dra.claims import read_claim
 from plugin.dra.status import Statuses, of_devices
-from plugin.dra.work import StillAtWork, Work
+from plugin.dra.tasks import ClaimTasks, StillAtWork
 from program.errors import ProgramError, Refusal
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes
@@ -60,15 +60,15 @@ def test_who_asked_is_answered_in_time_and_the_work_goes_on() -> None:
             await may_end.wait()
             return 7
 
-        at_work = Work(within=0.01)
+        at_work = ClaimTasks(within=0.01)
         with pytest.raises(StillAtWork) as late:
-            await at_work.done("prepared", "0c6f", "claim vms/gpu", work)
-        joined = asyncio.create_task(at_work.done("prepared", "0c6f", "claim vms/gpu", work))
+            await at_work.run("prepared", "0c6f", "claim vms/gpu", work)
+        joined = asyncio.create_task(at_work.run("prepared", "0c6f", "claim vms/gpu", work))
         await asyncio.sleep(0)
         may_end.set()
         assert (await joined, begun) == (7, [1])
-        at_work, may_end = Work(), asyncio.Event()
-        stopped = asyncio.create_task(at_work.done("prepared", "0c6f", "claim vms/gpu", work))
+        at_work, may_end = ClaimTasks(), asyncio.Event()
+        stopped = asyncio.create_task(at_work.run("prepared", "0c6f", "claim vms/gpu", work))
         await asyncio.sleep(0.01)
         await at_work.stop("prepared", "0c6f")
         with pytest.raises(Refusal, match="is not to be prepared any more"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plugin.fabric.abi import Code
-from plugin.fabric.activations import Book
+from plugin.fabric.activations import Owners
 from plugin.fabric.fabric_manager import ManagerError, Unanswered
 from plugin.fabric.ownership import Partitions
 from plugin.fabric.partitions import Partition, Table
@@ -33,7 +33,7 @@ class World:
         self.steps = 0
         self.time = 1000.0
         self.active: set[int] = set()
-        self.book: Book | None = None
+        self.owners: Owners | None = None
         self.claims: dict[str, set[int]] = {}
 
     @property
@@ -59,12 +59,12 @@ class World:
 
     # The disk.
 
-    def read(self) -> Book | None:
-        return self.book
+    def read(self) -> Owners | None:
+        return self.owners
 
-    def write(self, value: Book) -> None:
+    def write(self, value: Owners) -> None:
         self.fail("before", is_write=True)
-        self.book = value
+        self.owners = value
         self.fail("after", is_write=True)
 
     # The manager.
@@ -75,8 +75,8 @@ class World:
         return Table(tuple(Partition(number, modules, number in self.active) for number, modules in numbered))
 
     async def activate(self, partition: Partition) -> None:
-        assert self.book is not None
-        assert self.book.of(partition.id) is not None, "it is written down before"
+        assert self.owners is not None
+        assert self.owners.of(partition.id) is not None, "it is written down before"
         self.fail("before")
         if any(set(SETS[each - FIRST]) & set(partition.modules) for each in self.active):
             raise ManagerError("it", "activate", Code.IN_USE)
@@ -97,7 +97,7 @@ class World:
     def check(self) -> None:
         active = [set(SETS[each - FIRST]) for each in self.active]
         assert all(guest in active for guest in self.guests)
-        assert self.book is None or {each.partition for each in self.book.activations} >= self.active
+        assert self.owners is None or {each.partition for each in self.owners.activations} >= self.active
 
 
 async def allocate(world: World, partitions: Partitions, pod: str, *modules: int) -> None:
@@ -172,7 +172,7 @@ def test_whatever_fails_at_whichever_step_no_partition_is_lost_or_left(
             partitions = world.partitions()
             for _ in range(2):
                 await reconcile(world, partitions)
-            assert (world.active, world.book) == (set(), Book()), f"{world.fault} at {world.at}"
+            assert (world.active, world.owners) == (set(), Owners()), f"{world.fault} at {world.at}"
 
         run(life())
 
@@ -210,8 +210,8 @@ def test_what_the_manager_may_still_activate_is_nobody_elses_for_a_minute(manage
         world.at = world.steps + 3  # its look, its write
         with pytest.raises(Unanswered):
             await allocate(world, partitions, "default/vm", 1, 3)
-        assert world.book is not None
-        assert [each.is_active for each in world.book.activations] == [False]
+        assert world.owners is not None
+        assert [each.is_active for each in world.owners.activations] == [False]
         with pytest.raises(Refusal, match="which the Fabric Manager may still be activating; try again in a minute"):
             await allocate(world, partitions, "default/other", 1, 2, 3, 4)
         world.time += 60

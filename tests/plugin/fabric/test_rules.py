@@ -11,7 +11,7 @@ import pytest
 
 from plugin.cards.config import Fabric
 from plugin.fabric.abi import Code
-from plugin.fabric.activations import Book, book_file
+from plugin.fabric.activations import Owners, owners_file
 from program.errors import Refusal
 from tests.fabric.standin import A100_16, B200, H100, Call, Manager
 from tests.plugin.fabric.boards import ADDRESSES, MODULE_OF, board
@@ -82,7 +82,7 @@ def test_all_containers_of_a_pod_have_theirs_or_none(node: Node) -> None:
 
     run(life())
     assert node.manager.active == set()
-    assert book_file(node.state).read() == Book()
+    assert owners_file(node.state).read() == Owners()
 
 
 # 4. One at a time, a connection for each operation.
@@ -99,9 +99,9 @@ def test_requests_at_once_do_not_take_from_each_other(node: Node) -> None:
 
     run(life())
     assert node.manager.active == {(1, 3), (2, 4), (5, 7), (6, 8)}
-    book = book_file(node.state).read()
-    assert book is not None
-    assert [each.modules for each in book.activations] == [(1, 3), (2, 4), (5, 7), (6, 8)]
+    owners = owners_file(node.state).read()
+    assert owners is not None
+    assert [each.modules for each in owners.activations] == [(1, 3), (2, 4), (5, 7), (6, 8)]
 
 
 def test_of_two_that_want_one_card_at_once_one_gets_it(node: Node) -> None:
@@ -120,7 +120,7 @@ def test_of_two_that_want_one_card_at_once_one_gets_it(node: Node) -> None:
 @pytest.mark.parametrize("code", [Code.NOT_CONFIGURED, Code.CONNECTION_NOT_VALID])
 def test_a_manager_that_is_just_starting_is_asked_again(code: Code, node: Node) -> None:
     node.manager.answers(Call.GET, code, times=2)
-    book_file(node.state).write(Book())
+    owners_file(node.state).write(Owners())
     run(node.allocate(node.partitions(), "default/vm", 1, 3))
     assert node.manager.active == {(1, 3)}
 
@@ -196,7 +196,7 @@ def test_a_partition_goes_with_its_pod(node: Node) -> None:
 
     run(life())
     assert node.manager.log == ["activate 3", "deactivate 3"]
-    assert book_file(node.state).read() == Book()
+    assert owners_file(node.state).read() == Owners()
 
 
 @pytest.mark.parametrize("lists", [True, False], ids=["a kubelet that starts", "a kubelet that is gone"])
@@ -258,7 +258,7 @@ def test_what_is_told_of_the_board_is_what_it_is_now(node: Node) -> None:
         await partitions.reconcile()
         assert place()["partition2"] == 3
         await node.prepare(partitions, "claim", 1, 3)
-        assert [each.claim for each in node.told[-1].book.activations] == ["claim"]
+        assert [each.claim for each in node.told[-1].owners.activations] == ["claim"]
         assert place()["partition2"] == 3
         assert node.settings is not None
         node.settings = replace(node.settings, modules={})
@@ -381,7 +381,7 @@ def test_links_that_do_not_train_make_their_cards_unhealthy(give: Give, node: No
     with pytest.raises(Refusal, match="NVLINK_ERROR"):
         run(give(node, node.partitions(), "vm", 1, 3))
     assert node.unlinked_modules == {1, 3}
-    assert book_file(node.state).read() == Book()
+    assert owners_file(node.state).read() == Owners()
 
 
 # 8. What the manager counts has a bound.
@@ -389,7 +389,7 @@ def test_links_that_do_not_train_make_their_cards_unhealthy(give: Give, node: No
 
 @pytest.mark.parametrize("number", [17, 65, 2**32 - 1])
 def test_more_than_there_can_be_is_no_answer(number: int, node: Node) -> None:
-    book_file(node.state).write(Book())
+    owners_file(node.state).write(Owners())
     node.manager.claims(number)
     with pytest.raises(Refusal, match="cannot list its partitions"):
         run(node.allocate(node.partitions(), "default/vm", 1, 3))

@@ -8,7 +8,7 @@ import pytest
 from plugin.cards.config import Config, Fabric
 from plugin.cards.names import PCIIDs
 from plugin.doctor import examine
-from plugin.fabric.activations import Activation, Book, book_file
+from plugin.fabric.activations import Activation, Owners, owners_file
 from plugin.fabric.board import Board
 from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.partitions import Table
@@ -28,7 +28,7 @@ def flags(manager: Manager, tmp_path: Path) -> tuple[str | Path, ...]:
     config, state = tmp_path / "config.yaml", tmp_path / "state"
     modules = {address: module for module, address in ADDRESSES.items() if module != 8}
     config.write_text(json.dumps({"fabric": {"library": str(manager.library), "manager": SOCKET, "modules": modules}}))
-    book_file(state).write(Book((Activation(3, (1, 3), PAIR, "default/vm", None, True),)))
+    owners_file(state).write(Owners((Activation(3, (1, 3), PAIR, "default/vm", None, True),)))
     manager.activated_by_another(1, 3)
     manager.activated_by_another(5)
     return ("--sysfs", NODE, "--config", config, "--state", state)

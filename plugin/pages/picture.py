@@ -29,9 +29,9 @@ from drawing.trees import Columns, PlacedNode, columns, every, lines, placed
 from pci.topology import TreeNode, Twig, leaves, tree
 from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot
-from plugin.picture.boxes import Box, Style, by, node_boxes, shared_groups, title, wrapped
-from plugin.picture.boxes import lines as text_of
-from plugin.picture.paths import Mark, marks_of
+from plugin.pages.boxes import Box, Style, by, node_boxes, shared_groups, title, wrapped
+from plugin.pages.boxes import lines as text_of
+from plugin.pages.paths import Mark, marks_of
 from program.problem import one_line
 
 _NOTE_LETTERS = 110  # of the longest line of a reason

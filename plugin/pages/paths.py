@@ -6,7 +6,7 @@ from enum import Enum
 from pci.address import PCIAddress
 from pci.host import PeerToPeer
 from plugin.node.snapshot import Snapshot, peers_of
-from plugin.picture.boxes import Box
+from plugin.pages.boxes import Box
 
 
 class Mark(Enum):

@@ -17,7 +17,7 @@ class StillAtWork(Refusal):
     """What was asked for is not done yet, and goes on."""
 
 
-class Work:
+class ClaimTasks:
     """The work in progress, by a verb (`prepared`) and a UID; whoever asks for it again joins in. Lives in one event
     loop."""
 
@@ -25,7 +25,7 @@ class Work:
         self._within = within
         self._tasks: dict[tuple[str, str], asyncio.Task[Any]] = {}
 
-    async def done(self, verb: str, uid: str, subject: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def run(self, verb: str, uid: str, subject: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Begin the work unless it is in progress, and return what it returns. StillAtWork if it takes too long,
         Refusal if it is stopped."""
         task: asyncio.Task[T] | None = self._tasks.get((verb, uid))

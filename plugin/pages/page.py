@@ -7,8 +7,8 @@ from drawing.boxes import Element, drawn
 from drawing.page import Page, element, page
 from plugin.cards.inventory import Device
 from plugin.node.snapshot import DeviceState, Snapshot
-from plugin.picture import layout
-from plugin.picture.boxes import Style, title
+from plugin.pages.boxes import Style, title
+from plugin.pages.picture import layout
 
 _SECONDS = 5  # between two questions for what is new
 

@@ -7,7 +7,7 @@ import pytest
 
 from plugin.cards.config import Config, Rule
 from plugin.cards.names import PCIIDs
-from plugin.fabric.activations import Book, book_file
+from plugin.fabric.activations import Owners, owners_file
 from program.errors import Refusal
 from tests.conftest import Machine
 from tests.fabric.standin import Manager
@@ -15,7 +15,7 @@ from tests.kernel import bind
 from tests.plugin.broken_files import BREAKS, assert_all_else_is_healthy, break_file
 from tests.plugin.fabric.boards import NODE
 from tests.plugin.fabric.node import INVENTORY, Node, run
-from tests.plugin.test_state_files import BOOK
+from tests.plugin.test_state_files import OWNERS
 from tests.snapshots import snapshot_of
 
 
@@ -32,7 +32,7 @@ def test_whatever_has_become_of_the_book_only_the_boards_gpus_wait(
 
     async def life() -> None:
         for kind in BREAKS:
-            book_file(tmp_path).write(BOOK)
+            owners_file(tmp_path).write(OWNERS)
             break_file(kind, file, file.read_text())
             caplog.clear()
             partitions = node.partitions()
@@ -53,13 +53,13 @@ def test_whatever_has_become_of_the_book_only_the_boards_gpus_wait(
                     await partitions.release("claim", its)
             assert (manager.log, partitions.claims()) == ([], frozenset())
             break_file("empty", file, "")
-            book_file(tmp_path).write(Book())
+            owners_file(tmp_path).write(Owners())
             node.settings = replace(settings, library="/nowhere")
             await partitions.reconcile()
             waits = snapshot_of(sys, pci_ids, config, partitions=node.told[-1])
             assert "partitions" in seen.unknown
             assert "partitions" in waits.unknown
-            assert not node.told[-1].lacks_book, "now it is the manager that it waits for"
+            assert not node.told[-1].lacks_owners, "now it is the manager that it waits for"
             node.settings = settings
             file.unlink()
             await partitions.reconcile()
