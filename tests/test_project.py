@@ -217,6 +217,19 @@ def test_only_the_modules_that_a_decision_lists_start_processes() -> None:
     assert starting == {"program/child.py", *re.findall(r"^\| `(.+?)` \|", page.read_text(), re.MULTILINE)}
 
 
+#: What writes to a file that is there, as sysfs has them, and what rewrites the journal of that.
+_WRITES = re.compile(r"\bO_(?:WRONLY|RDWR)\b|\.write_(?:text|bytes)\(|\bopen\([^)]*[\"'][awx]|r\+")
+_REMEMBERS = re.compile(r"\bjournal\.(?:change|write)\(|\bJournalFile\(")
+
+
+def test_the_engine_alone_writes_to_sysfs_and_only_changes_and_kinds_remember_what_was() -> None:
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "plugin").rglob("*.py")}
+    writing = {path for path, text in texts.items() if _WRITES.search(text)}
+    assert writing == {"plugin/changes/engine.py", "plugin/state_files.py"}
+    remembering = {Path(path).parts[1] for path, text in texts.items() if _REMEMBERS.search(text)}
+    assert remembering == {"changes", "kinds"}
+
+
 def test_no_module_has_more_than_450_lines() -> None:
     written = (path for folder in _PROGRAMS for path in (ROOT / folder).rglob("*.py") if "_pb2" not in path.name)
     lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in written}

@@ -3,7 +3,7 @@ driver's checkpoint."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -85,8 +85,8 @@ class Users:
         return pods | {f"ResourceClaim {claim}": True for name in names for claim in self.claims.get(name, ())}
 
 
-#: Nobody was given a device.
-NOBODY = Users()
+#: Says who was given the host's devices; Refusal if that is not known.
+AskUsers: TypeAlias = Callable[[Host], Users]
 
 
 def users(host: Host, listed: Listed, claimed: Mapping[str, str]) -> Users:

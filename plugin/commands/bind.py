@@ -17,13 +17,12 @@ from plugin.cards.config import Config
 from plugin.cards.inventory import take_inventory
 from plugin.cards.names import PCI_IDS, read_pci_ids
 from plugin.changes.engine import Roots
-from plugin.changes.users import Listed, Users, users
+from plugin.changes.users import AskUsers, Listed, Users, users
 from plugin.commands.users import UsersFlags
 from plugin.config_file import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
 from plugin.flags import PCIIDsFile, words
 from plugin.kinds.card import (
-    AskUsers,
     Plan,
     cards_to_bind,
     named_cards,
@@ -103,6 +102,8 @@ def unbind(flags: BindFlags) -> None:
     def ask_users(host: Host) -> Users:
         return users(host, flags.listed(), flags.claimed())
 
+    if not flags.dry_run:
+        flags.require_claims("a card of a claim would be taken away")
     _rebind(flags, offered_cards, lambda survey, cards, _: plan_unbind(survey, cards), ask_users)
 
 

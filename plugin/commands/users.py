@@ -14,6 +14,7 @@ from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory, require_directory
 from plugin.state_files import boot_id
 from program.child import forked
+from program.errors import UserError
 from program.flags import Flag
 
 _SYS = Path("/sys")
@@ -50,6 +51,13 @@ class UsersFlags:
             require_directory(f"--{flag.replace('_', '-')}", getattr(self, flag))
         beside = Roots.beside(self.sysfs, self.state)
         return replace(beside, proc=self.proc or beside.proc)
+
+    def require_claims(self, harm: str) -> None:
+        """UserError if another tree than this node's is to be changed and nobody says where its claims are; `harm` is
+        what would happen then."""
+        if not (self.is_this_node or self.dra_state):
+            wrong, fix = "is there without --dra-state", "name where the DRA driver of that node keeps its claims"
+            raise UserError(f"--sysfs {self.sysfs}", f"{wrong}: {harm}", fix)
 
     def listed(self) -> Listed:
         """Return what the kubelet has given out, nothing if it is not to be asked; Refusal if it does not answer."""

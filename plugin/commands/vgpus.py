@@ -99,9 +99,8 @@ def vgpus(flags: VGPUsFlags) -> None:
     Nothing that is in use or that somebody else made is touched.
     """
     roots, programs, config = flags.roots, flags.programs, flags.wishes
-    if flags.changes_cards and not (flags.is_this_node or flags.dra_state):
-        wrong, fix = "is there without --dra-state", "name where the DRA driver of that node keeps its claims"
-        raise UserError(f"--sysfs {flags.sysfs}", f"{wrong}: a vGPU of a claim would be taken away", fix)
+    if flags.changes_cards:
+        flags.require_claims("a vGPU of a claim would be taken away")
     try:
         roots.journal.read()
     except Broken as error:

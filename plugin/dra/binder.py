@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pci.address import PCIAddress
 from plugin.cards.config import Config
 from plugin.changes.engine import Roots
-from plugin.changes.users import Name
+from plugin.changes.users import AskUsers, Name
 from plugin.dra.tasks import StillAtWork
 from plugin.kinds.card import Decide, named_cards, plan_bind, plan_unbind, rebind
 from plugin.kinds.vgpus import make_for_claim, named, remove_for_claims
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class Binder:
     """Binds and unbinds cards of the node whose /sys is `sysfs`, and makes and removes vGPUs; former drivers and what
     was made are kept in `state`. Lives in one event loop, and takes one call at a time. `durations` gets how long each
-    call took, by verb and outcome."""
+    call took, by verb and outcome. Each call looks for users: `others` says who has what beside the claim."""
 
     def __init__(
         self,
@@ -50,30 +50,30 @@ class Binder:
         self._at_most = at_most
         self._latest: asyncio.Task[Any] | None = None
 
-    async def bind(self, addresses: Iterable[str], config: Config) -> frozenset[str]:
+    async def bind(self, addresses: Iterable[str], config: Config, others: AskUsers) -> frozenset[str]:
         """Give the cards of these functions to vfio, all or none, as the config wants them; return the functions that
         it did not have before. Refusal if they cannot be bound, StillAtWork if that is not known yet."""
         functions = sorted(map(PCIAddress.parse, addresses))
         return await self._run(
-            "bind", functions, partial(_rebind, self._roots, functions, partial(plan_bind, config=config))
+            "bind", functions, partial(_rebind, self._roots, functions, partial(plan_bind, config=config), others)
         )
 
-    async def unbind(self, addresses: Iterable[str]) -> None:
+    async def unbind(self, addresses: Iterable[str], others: AskUsers) -> None:
         """Give the cards of these functions back to their former drivers; Refusal and StillAtWork as for bind."""
         functions = sorted(map(PCIAddress.parse, addresses))
-        await self._run("unbind", functions, partial(_rebind, self._roots, functions, plan_unbind))
+        await self._run("unbind", functions, partial(_rebind, self._roots, functions, plan_unbind, others))
 
-    async def make_vgpu(self, name: str, card: str, kind: str, config: Config) -> None:
+    async def make_vgpu(self, name: str, card: str, kind: str, config: Config, others: AskUsers) -> None:
         """Make a vGPU of the type with the name `kind` of a card: of its virtual function with this name, or the
         mediated device with this name. Refusal and StillAtWork as for bind."""
-        work = partial(_make, self._roots, config, named(name), PCIAddress.parse(card), kind)
+        work = partial(_make, self._roots, config, named(name), PCIAddress.parse(card), kind, others)
         await self._run("make", [name], work)
 
-    async def remove_vgpus(self, names: Iterable[str], config: Config) -> None:
+    async def remove_vgpus(self, names: Iterable[str], config: Config, others: AskUsers) -> None:
         """Take away these mediated devices, and what was made of these virtual functions; Refusal and StillAtWork as
         for bind."""
         vgpus = sorted(names)
-        await self._run("remove", vgpus, partial(_remove, self._roots, config, [*map(named, vgpus)]))
+        await self._run("remove", vgpus, partial(_remove, self._roots, config, [*map(named, vgpus)], others))
 
     async def _run(self, verb: str, functions: Sequence[object], work: Callable[[], T]) -> T:
         clock = asyncio.get_running_loop().time
@@ -112,18 +112,18 @@ class Binder:
             )
 
 
-def _make(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str) -> None:
+def _make(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str, others: AskUsers) -> None:
     os.umask(_FILES_FOR_ALL_TO_READ)
-    make_for_claim(roots, config, vgpu, card, kind)
+    make_for_claim(roots, config, vgpu, card, kind, others)
 
 
-def _remove(roots: Roots, config: Config, vgpus: Sequence[Name]) -> None:
+def _remove(roots: Roots, config: Config, vgpus: Sequence[Name], others: AskUsers) -> None:
     os.umask(_FILES_FOR_ALL_TO_READ)
-    remove_for_claims(roots, config, vgpus)
+    remove_for_claims(roots, config, vgpus, others)
 
 
-def _rebind(roots: Roots, functions: Sequence[PCIAddress], decide: Decide) -> frozenset[str]:
+def _rebind(roots: Roots, functions: Sequence[PCIAddress], decide: Decide, others: AskUsers) -> frozenset[str]:
     """In the child: have these cards bound as decided; return which functions have another driver now."""
     os.umask(_FILES_FOR_ALL_TO_READ)
-    plan = rebind(roots, lambda host: named_cards(host, functions), decide)
+    plan = rebind(roots, lambda host: named_cards(host, functions), decide, others)
     return frozenset(str(move.address) for move in plan.moves)

@@ -22,6 +22,7 @@ from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.chosen import chosen
 from plugin.dra.claims import DriverClaim, Reference, check, has_conditions, read_claim
+from plugin.dra.devices import ClaimDevices
 from plugin.dra.slices import attributes, device_name
 from plugin.dra.tasks import ClaimTasks, StillAtWork
 from plugin.fabric.ownership import Partitions
@@ -78,7 +79,8 @@ class Claims:
         self._node = settings.node
         self._checkpoint = Checkpoint(settings.state, settings.boot)
         self._files = Files(settings.cdi, settings.state)
-        self._binder = binder or Binder(watch.sources.sys, watch.sources.state, watch.counters.binds)
+        binder = binder or Binder(watch.sources.sys, watch.sources.state, watch.counters.binds)
+        self._devices = ClaimDevices(watch, binder)
         self._partitions = partitions
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
         self._unbound: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be bound
@@ -238,8 +240,8 @@ class Claims:
         prepared = Prepared(claim.reference.namespace, claim.reference.name, is_given, devices)
         self._checkpoint.write({**others, uid: prepared})
         self._tell({**others, uid: prepared})
-        devices = await self._bind(devices, before)
-        await self._make(devices)
+        devices = await self._devices.bind(devices, before, others)
+        await self._devices.make(devices, others)
         snapshot = self._watch.snapshot
         cards = pick(snapshot, [device.id for device in devices])
         (variables,) = await self._partitions.acquire([cards], uid)
@@ -256,47 +258,17 @@ class Claims:
         if ids:
             self.recall()
 
-    async def _bind(
-        self, devices: tuple[PreparedDevice, ...], before: tuple[PreparedDevice, ...]
-    ) -> tuple[PreparedDevice, ...]:
-        """Bind the devices to vfio, and return them as they are then. Functions that were bound `before` are the
-        claim's too. ProgramError if that fails."""
-        functions = [address for device in devices for address in device.bound]
-        if not functions:
-            return devices
-        ours = await self._binder.bind(functions, self._watch.snapshot.config) | {
-            address for each in before for address in each.bound
-        }
-        await self._watch.look_again()
-        # A device that somebody else has bound in the meantime is not given back.
-        return tuple(device if ours & {*device.bound} else replace(device, bound=()) for device in devices)
-
-    async def _make(self, devices: tuple[PreparedDevice, ...]) -> None:
-        """Make the vGPUs among the devices; ProgramError if that fails."""
-        config = self._watch.snapshot.config
-        offers = {vgpu.name: vgpu for card in self._watch.snapshot.claimable for vgpu in card.vgpus}
-        vgpus = [device for device in devices if device.is_made]
-        for device in vgpus:
-            vgpu = offers[device.name]
-            await self._binder.make_vgpu(device.id, str(vgpu.card.address), vgpu.type, config)
-        if vgpus:
-            await self._watch.look_again()
-
     async def _give_back(self, uid: str) -> None:
         """Give the devices that were bound for a claim back to their drivers and take away its vGPUs, and write that
         down. ProgramError, at the end, for those with which that fails: they are unhealthy until it does not."""
         claims = dict(self._read())
+        others = {each: prepared for each, prepared in claims.items() if each != uid}
         errors: list[ProgramError] = []
-        config = self._watch.snapshot.config
         for device in claims[uid].devices:
             if not device.bound and not device.is_made:
                 continue
             try:
-                if device.is_made:
-                    await self._binder.remove_vgpus([device.id], config)
-                    await self._watch.look_again()
-                else:
-                    await self._binder.unbind(device.bound)
+                await self._devices.give_back(device, others)
             except ProgramError as error:
                 errors.append(error)
                 subject, wrong, fix = error.problem
@@ -399,7 +371,8 @@ class Claims:
         """Take away the vGPUs that were made for a claim, and that no claim has: the checkpoint was removed. Return
         whether none is left."""
         snapshot = self._watch.snapshot
-        has = claimed(self._read())
+        claims = self._read()
+        has = claimed(claims)
         left = [
             device.id
             for device in snapshot.inventory.devices
@@ -409,11 +382,10 @@ class Claims:
             return True
         _log.warning("vGPUs that no claim has are taken away: %s", ", ".join(left), extra={"devices": left})
         try:
-            await self._binder.remove_vgpus(left, snapshot.config)
+            await self._devices.remove(left, claims)
         except ProgramError as error:
             _log.warning("%s", error)
             return False
-        await self._watch.look_again()
         return True
 
     async def _is_awaited(self, uid: str, prepared: Prepared) -> bool:

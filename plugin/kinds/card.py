@@ -20,7 +20,7 @@ from plugin.cards.inventory import NOTHING, VFIOSettings, fitting, is_left_to_th
 from plugin.changes.engine import Change, Failed, Node, Roots, Wedged, Write, carry_out
 from plugin.changes.journal import Former, Journal
 from plugin.changes.processes import read_processes, refuse_unseen
-from plugin.changes.users import NOBODY, Users
+from plugin.changes.users import AskUsers, Users
 from plugin.kinds.drivers import DriverBinding, writes
 from plugin.kinds.hindrances import (
     former_driver_gone,
@@ -44,8 +44,6 @@ _AS_IT_IS = Config()
 #: Chooses cards, and decides what is to become of them.
 Choose = Callable[[Host], tuple[Card, ...]]
 Decide = Callable[[Survey, tuple[Card, ...]], "Plan"]
-#: Says who was given the host's devices; Refusal if that is not known.
-AskUsers = Callable[[Host], Users]
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +365,7 @@ def refusals(
             cards = named_cards(host, functions)
             with read_or_refused(roots.sys):
                 # Reading former drivers takes longest; plugin/node/look does it.
-                return hindrance(survey_of(roots, host, cards, processes, aliases, ({}, None)), cards, config)
+                return hindrance(survey_of(roots, host, cards, processes, aliases, ({}, None), Users()), cards, config)
         except Refusal as error:
             return _cannot_be_bound(error)
 
@@ -383,7 +381,7 @@ def rebind(
     roots: Roots,
     choose: Choose,
     decide: Decide,
-    ask_users: AskUsers = lambda _: NOBODY,
+    ask_users: AskUsers,
     before: Callable[[Plan], None] = lambda plan: None,
 ) -> Plan:
     """Choose cards, decide on a plan for them and carry it out, while other binders of this node are kept out; return

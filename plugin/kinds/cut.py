@@ -18,7 +18,7 @@ from plugin.cards.vgpu_types import instance_of
 from plugin.changes.engine import Change, Failed, Node
 from plugin.changes.journal import Journal
 from plugin.changes.processes import DeviceNumber, Processes
-from plugin.changes.users import Name, Users
+from plugin.changes.users import AskUsers, Name, Users
 from plugin.sysfs_child import read_or_refused
 from program.problem import Problem, listed
 
@@ -84,7 +84,7 @@ def look(
     config: Config,
     journal: Journal,
     processes: Callable[[], Processes],
-    ask_users: Callable[[Host], Users],
+    ask_users: AskUsers,
     *,
     every: bool = False,
 ) -> Survey:

@@ -11,7 +11,7 @@ from pci.sysfs.details import read_details
 from plugin.changes.engine import Roots
 from plugin.changes.journal import Former
 from plugin.changes.processes import Processes, read_processes
-from plugin.changes.users import NOBODY, Users
+from plugin.changes.users import Users
 from plugin.changes.uses import Use, given_to, uses
 from plugin.kinds.drivers import DriverBinding
 from plugin.kinds.modalias import Alias, best_module, read_aliases
@@ -60,7 +60,7 @@ class Survey:
         return next((name for name in (module, module.replace("_", "-")) if name in self.drivers), None)
 
 
-def look(roots: Roots, host: Host, cards: Iterable[Card], users: Users = NOBODY) -> Survey:
+def look(roots: Roots, host: Host, cards: Iterable[Card], users: Users) -> Survey:
     """Read what a plan for these cards is made from; Refusal if that fails. `users`: who was given a device."""
     with read_or_refused(roots.sys):
         processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
@@ -82,7 +82,7 @@ def survey_of(
     processes: Processes,
     aliases: Sequence[Alias],
     former: tuple[Mapping[str, Former], Problem | None],
-    users: Users = NOBODY,
+    users: Users,
 ) -> Survey:
     known, trouble = former
     functions = [function for card in cards for function in card]

@@ -21,7 +21,7 @@ from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import instance_of, plain
 from plugin.changes.engine import Change, Failed, Node, Roots, carry_out, do
 from plugin.changes.processes import read_processes, refuse_unseen
-from plugin.changes.users import NOBODY, Name
+from plugin.changes.users import AskUsers, Name
 from plugin.kinds import mediated, nvidia_vgpu, virtual_function
 from plugin.kinds.cut import VGPU, CardChange, Survey, is_whole, look
 from plugin.sysfs_child import ask
@@ -176,23 +176,23 @@ def named(text: str) -> Name:
     return address_or_none(text) or UUID(text)
 
 
-def make_for_claim(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str) -> None:
+def make_for_claim(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str, ask_users: AskUsers) -> None:
     """Make a vGPU of the type with the name `kind` of a card, unless an earlier call has. Refusal if that fails:
     nothing is left of it then, except what the kernel is still at."""
     with roots.journal.alone():
         host, _ = ask(read_host, roots.sys)
         try:
-            make(_node(roots, config), vgpu, kind, card if card in host.functions else None)
+            make(_node(roots, config, ask_users), vgpu, kind, card if card in host.functions else None)
         except Failed as failed:
             raise Refusal(*failed.problem) from failed
 
 
-def remove_for_claims(roots: Roots, config: Config, vgpus: Iterable[Name]) -> None:
+def remove_for_claims(roots: Roots, config: Config, vgpus: Iterable[Name], ask_users: AskUsers) -> None:
     """Take away these vGPUs if they were made, also after an interrupted call. Refusal, at the end, for those that are
     in use or stay."""
     errors: list[ProgramError] = []
     with roots.journal.alone():
-        node = _node(roots, config)
+        node = _node(roots, config, ask_users)
         for vgpu in vgpus:
             host, _ = ask(read_host, roots.sys)
             try:
@@ -240,10 +240,10 @@ def card_of(host: Host, node: Node, vgpu: Name) -> PCIAddress | None:
     return None if function is None else function.physical_function or function.address
 
 
-def _node(roots: Roots, config: Config) -> Node:
+def _node(roots: Roots, config: Config, ask_users: AskUsers) -> Node:
     def user(name: str) -> str | None:
         processes = partial(read_processes, roots.proc)
-        survey, _ = ask(look, roots.sys, config, roots.journal.read(), processes, lambda _: NOBODY)
+        survey, _ = ask(look, roots.sys, config, roots.journal.read(), processes, ask_users)
         refuse_unseen(survey.unseen)
         return survey.users.get(name)
 

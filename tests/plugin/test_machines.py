@@ -12,6 +12,7 @@ from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.names import PCIIDs
 from plugin.changes.engine import Node, Roots
+from plugin.changes.users import Users
 from plugin.doctor import examine
 from plugin.doctor.finding import NodeFinding
 from plugin.kinds.card import move, named_cards, plan_bind
@@ -52,7 +53,9 @@ def bound(snapshot: Snapshot, tree: Tree, device: str) -> str:
     host = snapshot.host
     cards = named_cards(host, [PCIAddress.parse(device)])
     try:
-        plan = plan_bind(look(Roots.beside(tree.sys, tree.sys.parent / "state"), host, cards), cards, config=Config())
+        plan = plan_bind(
+            look(Roots.beside(tree.sys, tree.sys.parent / "state"), host, cards, Users()), cards, config=Config()
+        )
     except Refusal as refusal:
         return "; ".join(part for part in refusal.problem if part)
     return ", ".join(f"{move.address} to vfio" for move in plan.moves) or "nothing to do"
@@ -108,7 +111,7 @@ def take(step: str, device: str, tree: Tree, config: Config) -> Config:
         cards = named_cards(host, map(PCIAddress.parse, step.split()[2:]))
         roots = Roots.beside(tree.sys, tree.sys.parent / "state")
         roots.state.mkdir(exist_ok=True)
-        plan = plan_bind(look(roots, host, cards), cards, config=config)
+        plan = plan_bind(look(roots, host, cards, Users()), cards, config=config)
         assert plan.moves, f"{step} does nothing"
         move(Node(sys=tree.sys, journal=roots.journal, write=Sysfs(tree.sys), wait=lambda _: None), plan)
         make_nodes(tree.sys, tree.dev)

@@ -183,7 +183,7 @@ def test_a_write_that_hangs_in_the_kernel_holds_up_neither_the_plugin_nor_the_do
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         unbind.unlink(missing_ok=True)
         os.mkfifo(unbind)
-        with running("gpu-plugin", "unbind", FIRST, "--sysfs", sys, "--state", state) as binding:
+        with running("gpu-plugin", "unbind", FIRST, "--sysfs", sys, "--state", state, "--dra-state", state) as binding:
             wait_until(lambda: (state / "journal.json").exists())
             block(sys, f"{DEVICES}/{AUDIO}/uevent")
             kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == (SECOND,))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
+from plugin.changes.users import Listed, users
 from plugin.dra.binder import Binder
 from plugin.dra.checkpoint import Checkpoint
 from plugin.dra.tasks import StillAtWork
@@ -33,6 +35,7 @@ FIRST, SECOND = "pci-0000-01-00-0", "pci-0000-e1-00-0"
 GPU, AUDIO = "0000:01:00.0", "0000:01:00.1"
 DAILY = {"0000:01:00.0": "nvidia", "0000:01:00.1": "snd_hda_intel", "0000:e1:00.0": "nvidia"}
 DAILY["0000:e1:00.1"] = "snd_hda_intel"
+_NOBODY = partial(users, listed=Listed(), claimed={})
 CONFIG = "serve: dra\nbind: when-claimed\n"
 
 
@@ -287,12 +290,32 @@ def test_a_claim_that_was_allocated_anew_has_the_new_card_and_gives_back_the_old
         node.cluster.wait_for(FIRST, SECOND)
 
 
+def test_a_card_that_another_plugin_gave_a_pod_stays_on_vfio_when_its_claim_ends_until_the_pod_does(
+    node: Node,
+) -> None:
+    from tests.kubelet import running_kubelet  # after the fork of the kernel: gRPC has threads
+
+    with running_kubelet(node.cluster.directory) as kubelet, node.driver():
+        node.cluster.wait_for(FIRST, SECOND)
+        claim = node.cluster.claim(FIRST)
+        assert node.prepare(claim) == ""
+        kubelet.give("vms/vm-a", "example.com/gpu", [GPU])
+        kubelet._write_checkpoint()
+        wait_until(lambda: node.taint(FIRST) is not None)
+        assert f"{GPU}: it is in use: given to pod vms/vm-a; end that first" in node.unprepare(claim)
+        assert node.drivers() == ["vfio-pci", "vfio-pci"]
+        kubelet.free("vms/vm-a")
+        kubelet._write_checkpoint()
+        wait_until(lambda: node.unprepare(claim) == "")
+        assert node.is_daily()
+
+
 def test_what_a_driver_holds_up_goes_on_without_whoever_waits(node: Node) -> None:
     durations = defaultdict[tuple[str, str], Durations](Durations)
 
     async def bound_late() -> str:
         with pytest.raises(StillAtWork) as error:
-            await Binder(node.cluster.sys, node.former, durations, at_most=0.01).bind([GPU, AUDIO], Config())
+            await Binder(node.cluster.sys, node.former, durations, at_most=0.01).bind([GPU, AUDIO], Config(), _NOBODY)
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
         return str(error.value)
 
@@ -305,8 +328,8 @@ def test_who_asks_again_waits_for_what_goes_on(node: Node) -> None:
     async def asked_again() -> frozenset[str]:
         binder = Binder(node.cluster.sys, node.former, defaultdict(Durations))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(binder.bind([GPU, AUDIO], Config()), 0.01)  # as the kubelet goes away
-        return await binder.bind([GPU, AUDIO], Config())
+            await asyncio.wait_for(binder.bind([GPU, AUDIO], Config(), _NOBODY), 0.01)  # as the kubelet goes away
+        return await binder.bind([GPU, AUDIO], Config(), _NOBODY)
 
     assert asyncio.run(asked_again()) == frozenset()  # the first one has bound them
     assert node.kernel.bound == [(AUDIO, "vfio-pci"), (GPU, "vfio-pci")]

@@ -19,7 +19,7 @@ from plugin.cards.vgpu_types import plain
 from plugin.changes import engine
 from plugin.changes.engine import Failed, Roots, Write
 from plugin.changes.journal import Journal, JournalFile, VGPUType
-from plugin.changes.users import NOBODY, Assignment, Name
+from plugin.changes.users import AskUsers, Assignment, Listed, Name, users
 from plugin.dra.binder import Binder
 from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
@@ -37,6 +37,7 @@ CARD = l40s()
 HALF, WHOLE = "vgpu-0000-41-00-0-l40s-24q-{}", "vgpu-0000-41-00-0-l40s-48q-0"
 RULE = VGPURule(device="10de:26b9", types={"L40S-24Q": 2, "L40S-48Q": 1}, when=When.CLAIMED)
 CONFIG = Config(serve=Serve.DRA, vgpus=(RULE,))
+_NOBODY = partial(users, listed=Listed(), claimed={})
 IN_YAML = 'serve: dra\nvgpus: [{device: "10de:26b9", types: {L40S-24Q: 2, L40S-48Q: 1}, when: claimed}]\n'
 
 
@@ -47,12 +48,12 @@ class InProcess(Binder):
     kernel: Kernel
     between: Callable[[], None] = staticmethod(lambda: None)
 
-    async def make_vgpu(self, name: str, card: str, kind: str, config: Config) -> None:
-        self._done(lambda: vgpus.make(self._node(config), vgpus.named(name), kind, PCIAddress.parse(card)))
+    async def make_vgpu(self, name: str, card: str, kind: str, config: Config, others: AskUsers) -> None:
+        self._done(lambda: vgpus.make(self._node(config, others), vgpus.named(name), kind, PCIAddress.parse(card)))
 
-    async def remove_vgpus(self, names: Iterable[str], config: Config) -> None:
+    async def remove_vgpus(self, names: Iterable[str], config: Config, others: AskUsers) -> None:
         for vgpu in map(vgpus.named, names):
-            self._done(lambda one=vgpu: vgpus.remove(self._node(config), one, self._card(config, one)))  # type: ignore[misc]
+            self._done(lambda one=vgpu: vgpus.remove(self._node(config, others), one, self._card(config, one, others)))  # type: ignore[misc]
 
     @staticmethod
     def _done(call: Callable[[], None]) -> None:
@@ -61,15 +62,15 @@ class InProcess(Binder):
         except Failed as failed:
             raise Refusal(*failed.problem) from failed
 
-    def _card(self, config: Config, vgpu: Name) -> PCIAddress | None:
-        return vgpus.card_of(read_host(self.kernel.sys), self._node(config), vgpu)
+    def _card(self, config: Config, vgpu: Name, others: AskUsers) -> PCIAddress | None:
+        return vgpus.card_of(read_host(self.kernel.sys), self._node(config, others), vgpu)
 
-    def _node(self, config: Config) -> engine.Node:
+    def _node(self, config: Config, others: AskUsers) -> engine.Node:
         kernel = self.kernel
         journal = JournalFile(self._roots.state, boot_id(kernel.proc))
 
         def users() -> dict[str, str]:
-            return dict(look(kernel.sys, config, journal.read(), kernel.processes, lambda _: NOBODY).users)
+            return dict(look(kernel.sys, config, journal.read(), kernel.processes, others).users)
 
         def write(one: Write) -> None:
             self.between()
@@ -361,6 +362,25 @@ def test_a_vgpu_of_ours_that_the_kubelet_lists_for_a_pod_is_not_taken_away(node:
     inside(node.cluster, pci_ids, life, CONFIG)
 
 
+def test_a_vgpu_that_a_pod_was_given_since_stays_when_its_claim_ends_until_the_pod_does(
+    node: Node, pci_ids: PCIIDs
+) -> None:
+    async def life(driver: Inside) -> None:
+        claims, claim = node.claims(driver), reference(node.cluster.claim(HALF.format(0)))
+        await claims.prepare(claim)
+        (vgpu,) = node.ours()
+        given = frozenset({Assignment("vms/vm-a", "example.com/vgpu", vgpu)})
+        driver.watch.see(replace(driver.watch.snapshot, assignments=given))
+        with pytest.raises(Refusal, match=f"{vgpu}: is in use by pod vms/vm-a; "):
+            await claims.unprepare(claim)
+        assert node.types == ["L40S-24Q"]
+        driver.watch.see(replace(driver.watch.snapshot, assignments=frozenset()))
+        await claims.unprepare(claim)
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+    assert node.is_as_before()
+
+
 def test_a_card_whose_files_cannot_be_read_is_an_error_for_each_of_its_vgpus(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, CARD)
     kernel.on(CARD)
@@ -370,7 +390,7 @@ def test_a_card_whose_files_cannot_be_read_is_an_error_for_each_of_its_vgpus(tmp
     ours = Journal(boot_id(kernel.proc), types=types)
     roots.journal.write(ours)
     (kernel.sys / "bus/pci/devices/0000:41:00.0/sriov_totalvfs").write_text("x\n")
-    work = partial(vgpus.remove_for_claims, roots, CONFIG, [*map(vgpus.named, functions)])
+    work = partial(vgpus.remove_for_claims, roots, CONFIG, [*map(vgpus.named, functions)], _NOBODY)
     with pytest.raises(Refusal) as refused:
         spawned("gpu-plugin remove", work).answer()
     assert [problem.subject for problem in refused.value.problems] == 2 * [

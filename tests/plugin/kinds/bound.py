@@ -10,6 +10,7 @@ from plugin.cards.config import Config
 from plugin.changes import engine
 from plugin.changes.engine import Roots, Write
 from plugin.changes.journal import JournalFile
+from plugin.changes.users import Users
 from plugin.kinds.card import Plan, cards_to_bind, move, named_cards, plan_bind, plan_unbind
 from plugin.kinds.drivers import DriverBinding
 from plugin.kinds.survey import look
@@ -56,17 +57,17 @@ class Node:
     def to_bind(self, *addresses: str, config: Config | None = None) -> Plan:
         host = read_host(self.sys)
         cards = named_cards(host, map(PCIAddress.parse, addresses))
-        return plan_bind(look(self.roots, host, cards), cards, config=config or Config(), skip=False)
+        return plan_bind(look(self.roots, host, cards, Users()), cards, config=config or Config(), skip=False)
 
     def to_bind_all(self, config: Config | None = None) -> Plan:
         host = read_host(self.sys)
         cards = cards_to_bind(host, config or Config())
-        return plan_bind(look(self.roots, host, cards), cards, skip=True)
+        return plan_bind(look(self.roots, host, cards, Users()), cards, skip=True)
 
     def to_unbind(self, *addresses: str) -> Plan:
         host = read_host(self.sys)
         cards = named_cards(host, map(PCIAddress.parse, addresses))
-        return plan_unbind(look(self.roots, host, cards), cards)
+        return plan_unbind(look(self.roots, host, cards, Users()), cards)
 
     def carry_out(self, plan: Plan, kernel: Callable[[Write], None] | None = None) -> None:
         write = kernel or Sysfs(self.sys)

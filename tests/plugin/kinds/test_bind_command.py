@@ -112,7 +112,8 @@ def test_a_card_in_use_is_one_line_and_exit_code_1(gpu_plugin: Command, node: No
     node.carry_out(node.to_bind(GPU))
     vfio_group(node.sys, "1")
     process(node.proc, 4711, "qemu\nkvm", "/dev/vfio/1")
-    result = gpu_plugin("unbind", GPU, "--sysfs", node.sys, "--state", node.roots.state)
+    dra = ("--dra-state", node.roots.state)
+    result = gpu_plugin("unbind", GPU, "--sysfs", node.sys, "--state", node.roots.state, *dra)
     assert result.stderr == (
         "gpu-plugin: cannot unbind 0000:01:00.0: it is in use: /dev/vfio/1 is open in qemu\\nkvm (pid 4711); "
         "end that first\n"
@@ -168,6 +169,19 @@ def test_a_card_that_a_claim_has_is_neither_given_back_nor_bound(gpu_plugin: Com
     assert (result.stderr, result.returncode) == (f"gpu-plugin: skipped {words}", 0)
     node.carry_out(node.to_bind(GPU))
     assert gpu_plugin("unbind", "--all", *given.flags).stderr == f"gpu-plugin: cannot unbind {words}"
+
+
+def test_another_trees_cards_are_not_given_back_before_it_is_said_where_its_claims_are(
+    gpu_plugin: Command, node: Node, given: Given
+) -> None:
+    node.carry_out(node.to_bind(GPU))
+    given.claim(GPU)
+    result = gpu_plugin("unbind", GPU, "--sysfs", node.sys, "--state", node.roots.state)
+    assert result.stderr == (
+        f"gpu-plugin: --sysfs {node.sys}: is there without --dra-state: a card of a claim would be taken away; "
+        "name where the DRA driver of that node keeps its claims\n"
+    )
+    assert (node.drivers(), result.returncode) == (["vfio-pci"] * 4, 2)
 
 
 def test_of_a_number_that_may_be_anything_nobody_is_told_to_end_a_pod(
