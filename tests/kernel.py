@@ -202,10 +202,6 @@ def process(proc: Path, number: int, name: str, *opened: str | Path, mounts: Ite
         (place / "fd" / str(descriptor)).symlink_to(STAND_INS.get(str(path).removeprefix("/dev/"), path))
 
 
-class Killed(BaseException):
-    """The process that writes was killed."""
-
-
 @contextmanager
 def answering(sys: Path, dev: Path, chooses: Mapping[str, str]) -> Iterator["Kernel"]:
     """Let a kernel answer what other processes write to a copied tree to bind and unbind. It has vfio-pci, whose nodes
@@ -348,8 +344,3 @@ class Sysfs:
             and (address, driver) not in self._turned_down
         ):
             bind(self._sys, address, driver)
-
-
-def refuses(*numbers: int) -> Callable[[int], OSError | None]:
-    """These writes fail."""
-    return lambda number: OSError(errno.EIO, os.strerror(errno.EIO)) if number in numbers else None

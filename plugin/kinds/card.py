@@ -246,23 +246,24 @@ def plan_bind(survey: Survey, cards: Iterable[Card], *, config: Config = _AS_IT_
 
 
 def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:
-    """Plan to give back the functions of these cards that vfio has: to their former drivers, or, if not remembered, to
-    the kernel's choice. Refusal if a guest, a pod or a claim has a card, its former driver is not loaded any more, or
-    the file of former drivers cannot be read."""
+    """Plan to give back the functions of these cards that vfio has, or had before an unbind that was ended on the way:
+    to their former drivers, or, if not remembered, to the kernel's choice. Refusal if a guest, a pod or a claim has a
+    card, its former driver is not loaded any more, or the file of former drivers cannot be read."""
     moves: list[Move] = []
     refused: dict[PCIAddress, Hindrance] = {}
     for card in sorted(cards, key=lambda card: card[0].address):
-        bound = [function for function in _in_order(card) if survey.binding(function).is_vfio]
-        bound.reverse()
+        ours = [each for each in _in_order(card) if survey.binding(each).is_vfio or survey.is_half_given_back(each)]
+        ours.reverse()
+        bound = [function for function in ours if survey.binding(function).is_vfio]
         reason = (
             (former_drivers_unknown(survey) if bound else None)
             or in_use(survey, card, bound, passing=False)
             or in_use(survey, card, bound, passing=True)
-            or former_driver_gone(survey, card, bound)
+            or former_driver_gone(survey, card, ours)
         )
         if reason is not None:
             refused[card[0].address] = reason
-        moves += [_from_vfio(survey, function) for function in bound]
+        moves += [_from_vfio(survey, function) for function in ours]
     if refused:
         raise _refusal("unbind", refused)
     return Plan(tuple(moves))
@@ -291,8 +292,9 @@ def _to_vfio(survey: Survey, function: Function, wanted: VFIOSettings) -> Move:
     now = survey.binding(function)
     driver = survey.vfio_driver(function)
     remembered = survey.former_binding(function)
-    # An interrupted bind remembered what it found, and left an override that was not there before.
-    former = remembered if remembered is not None and now.is_vfio else now
+    # A bind or an unbind that was ended on the way has left what was not there before.
+    is_left = now.is_vfio or survey.is_half_given_back(function)
+    former = remembered if remembered is not None and is_left else now
     # Also the settings of a bind that was killed before it reached the driver.
     kept = {} if not (known := survey.former_of(function)) else known.settings
     settings = tuple(_settings(survey, function, wanted, kept))

@@ -27,9 +27,8 @@ class Survey:
     """What a plan is made from.
 
     `details`, `uses` and `modules` (of the vfio drivers) have every function of the cards. `drivers` are all drivers of
-    the PCI bus. `former` has what functions had before, by address, `journal_trouble` why
-    that is not known. `unseen` says why
-    uses may be missing. Both are None if nothing is missing.
+    the PCI bus. `former` has what functions had before, by address, `journal_trouble` why that is not known. `unseen`
+    says why uses may be missing. Both are None if nothing is missing.
     """
 
     host: Host
@@ -52,6 +51,11 @@ class Survey:
     def former_binding(self, function: Function) -> DriverBinding | None:
         former = self.former_of(function)
         return None if former is None else DriverBinding(former.driver, former.override)
+
+    def is_half_given_back(self, function: Function) -> bool:
+        """Return whether an unbind was ended on the way: vfio has let go of the function, and it is not as before."""
+        now, former = self.binding(function), self.former_binding(function)
+        return former is not None and not now.is_vfio and now != former and now.driver in (None, former.driver)
 
     def vfio_driver(self, function: Function) -> str | None:
         """Return the name of the function's vfio driver if it is loaded. Drivers are called like their modules, with

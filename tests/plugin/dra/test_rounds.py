@@ -2,7 +2,6 @@
 plugin, an API server that goes, cards that break. After each, what must hold holds."""
 
 import contextlib
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
+from tests.faults import Life
 from tests.kernel import answering, bind, make_nodes
 from tests.plugin.dra.cluster import NODE, Cluster, running_cluster, wait_until
 
@@ -40,7 +40,7 @@ _HAPPENS = {
 }
 
 
-class World:
+class ClusterLife(Life):
     """The cluster, and what ought to be there: claims, those that are prepared, cards that are broken."""
 
     flags: tuple[str | Path, ...] = ("--rescan", "60")
@@ -48,7 +48,7 @@ class World:
 
     def __init__(self, cluster: Cluster, plugins: contextlib.ExitStack, seed: int) -> None:
         self.cluster = cluster
-        self.random = random.Random(seed)
+        super().__init__(seed, _HAPPENS)
         self.claims: dict[str, dict[str, Any]] = {}
         self.prepared: set[str] = set()
         self.broken: dict[str, Path] = {}  # by device: what is missing, or in the way
@@ -72,16 +72,16 @@ class World:
         return sorted(self.groups.keys() - taken)
 
     def some_claim(self) -> str | None:
-        return self.random.choice(sorted(self.claims)) if self.claims else None
+        return self.chance.choice(sorted(self.claims)) if self.claims else None
 
     # What happens.
 
     def allocate(self) -> None:
         if free := self.free():
-            self._claim(self.random.sample(free, self.random.randint(1, min(2, len(free)))))
+            self._claim(self.chance.sample(free, self.chance.randint(1, min(2, len(free)))))
 
     def allocate_twice(self) -> None:
-        self._claim([self.random.choice(sorted(self.groups))])
+        self._claim([self.chance.choice(sorted(self.groups))])
 
     def _claim(self, devices: list[str]) -> None:
         self.number += 1
@@ -112,7 +112,7 @@ class World:
         self.cluster.delete(self.claims.pop(name))
 
     def unprepare_unknown(self) -> None:
-        claim = {"metadata": {"namespace": "vms", "name": "nobodys", "uid": f"0b6f-{self.random.randrange(1 << 30)}"}}
+        claim = {"metadata": {"namespace": "vms", "name": "nobodys", "uid": f"0b6f-{self.chance.randrange(1 << 30)}"}}
         assert set(self.cluster.kubelet.unprepare(claim).values()) == {""}
 
     def kubelet_restarts(self) -> None:
@@ -122,7 +122,7 @@ class World:
             assert {answer.error for answer in self.cluster.kubelet.prepare(*claims).values()} == {""}
 
     def crash(self) -> None:
-        self._plugins.pop(self.random.randrange(len(self._plugins))).kill()
+        self._plugins.pop(self.chance.randrange(len(self._plugins))).kill()
         if not self._plugins:
             self.start()
 
@@ -142,10 +142,10 @@ class World:
         self.api_is_there = not self.api_is_there
 
     def card_breaks_or_mends(self) -> None:
-        if self.broken and self.random.random() < 0.6:
-            self.broken.pop(self.random.choice(sorted(self.broken))).touch()
+        if self.broken and self.chance.random() < 0.6:
+            self.broken.pop(self.chance.choice(sorted(self.broken))).touch()
             return
-        name = self.random.choice(sorted(self.groups))
+        name = self.chance.choice(sorted(self.groups))
         if name not in self.broken:
             node = self.cluster.directory / "dev/vfio" / self.groups[name]
             node.unlink()
@@ -156,7 +156,7 @@ class World:
             return
         for each in self.cluster.api.slices(NODE):
             path = f"/apis/resource.k8s.io/v1/resourceslices/{each['metadata']['name']}"
-            if self.random.random() < 0.5:
+            if self.chance.random() < 0.5:
                 self.cluster.api.remove(path)
             else:
                 each["spec"]["devices"] = each["spec"]["devices"][:3]
@@ -197,7 +197,7 @@ class World:
         self.slowest = max(self.slowest, time.monotonic() - began)
 
 
-class BindingWorld(World):
+class BindingLife(ClusterLife):
     """The same where cards are with their host's driver until a claim has them; one may become the node's screen."""
 
     config = "serve: dra\nbind: when-claimed\n"
@@ -207,10 +207,10 @@ class BindingWorld(World):
         super().start()
 
     def card_breaks_or_mends(self) -> None:
-        if self.broken and self.random.random() < 0.6:
-            self.broken.pop(self.random.choice(sorted(self.broken))).unlink()
+        if self.broken and self.chance.random() < 0.6:
+            self.broken.pop(self.chance.choice(sorted(self.broken))).unlink()
             return
-        name = self.random.choice(sorted(self.groups.keys() - self.bound()))
+        name = self.chance.choice(sorted(self.groups.keys() - self.bound()))
         if name not in self.broken:
             self.broken[name] = self.cluster.sys / "bus/pci/devices" / _address(name) / "boot_vga"
             self.broken[name].write_text("1\n")
@@ -256,7 +256,7 @@ def daily_cluster(copied_machine: Machine, short_dir: Path) -> Iterator[Cluster]
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_whatever_happens_no_card_is_in_two_claims(cluster: Cluster, seed: int, request: pytest.FixtureRequest) -> None:
     is_thorough = request.config.getoption("--thorough")
-    slowest = _live(World, cluster, seed, _THOROUGH_ROUNDS if is_thorough else _ROUNDS)
+    slowest = _live(ClusterLife, cluster, seed, _THOROUGH_ROUNDS if is_thorough else _ROUNDS)
     # Beside the rest of the suite it may take longer.
     assert not is_thorough or slowest < _BACK_WITHIN
 
@@ -265,24 +265,15 @@ def test_whatever_happens_a_card_is_bound_while_a_claim_has_it_and_no_longer(
     daily_cluster: Cluster, request: pytest.FixtureRequest
 ) -> None:
     is_thorough = request.config.getoption("--thorough")
-    _live(BindingWorld, daily_cluster, _SEEDS[0], _THOROUGH_BINDING_ROUNDS if is_thorough else _BINDING_ROUNDS)
+    _live(BindingLife, daily_cluster, _SEEDS[0], _THOROUGH_BINDING_ROUNDS if is_thorough else _BINDING_ROUNDS)
 
 
-def _live(kind: type[World], cluster: Cluster, seed: int, rounds: int) -> float:
+def _live(kind: type[ClusterLife], cluster: Cluster, seed: int, rounds: int) -> float:
     """Let so many things happen, and check after each; the seconds that the slices took at most."""
-    history = []
     with contextlib.ExitStack() as plugins:
-        world = kind(cluster, plugins, seed)
-        for number in range(rounds):
-            (what,) = world.random.choices(list(_HAPPENS), list(_HAPPENS.values()))
-            history.append(what)
-            try:
-                getattr(world, what)()
-                world.check()
-            except BaseException as error:
-                error.add_note(f"round {number} of seed {seed}: {', '.join(history[-20:])}; broken {world.broken}")
-                raise
-        if not world.api_is_there:
-            world.api_goes_or_comes()
-        world.check()
-    return world.slowest
+        life = kind(cluster, plugins, seed)
+        life.live(rounds)
+        if not life.api_is_there:
+            life.api_goes_or_comes()
+        life.check()
+    return life.slowest

@@ -28,7 +28,7 @@ from plugin.kinds.cut import look
 from plugin.state_files import boot_id
 from program.child import spawned
 from program.errors import Refusal
-from tests.kernel import Killed
+from tests.faults import Faults, Killed
 from tests.plugin.dra.cluster import NODE, Cluster, running_cluster, wait_until
 from tests.plugin.dra.inside import Inside, inside, reference
 from tests.vgpu_kernel import L40S, Card, Kernel, l40s
@@ -42,11 +42,10 @@ IN_YAML = 'serve: dra\nvgpus: [{device: "10de:26b9", types: {L40S-24Q: 2, L40S-4
 
 
 class InProcess(Binder):
-    """Makes and removes vGPUs in this process, by the writes of a kernel that reacts. `between` is called before and
-    after each write."""
+    """Makes and removes vGPUs in this process, by the writes of a kernel that reacts, with `faults` at each."""
 
     kernel: Kernel
-    between: Callable[[], None] = staticmethod(lambda: None)
+    faults = Faults()
 
     async def make_vgpu(self, name: str, card: str, kind: str, config: Config, others: AskUsers) -> None:
         self._done(lambda: vgpus.make(self._node(config, others), vgpus.named(name), kind, PCIAddress.parse(card)))
@@ -73,16 +72,14 @@ class InProcess(Binder):
             return dict(look(kernel.sys, config, journal.read(), kernel.processes, others).users)
 
         def write(one: Write) -> None:
-            self.between()
             kernel.write(one)
             for group in (kernel.sys / "class/vfio").iterdir():
                 (kernel.sys.parent / "dev/vfio" / group.name).touch()
-            self.between()
 
         return engine.Node(
             sys=kernel.sys,
             journal=journal,
-            write=write,
+            write=self.faults.around(write),
             ask=lambda read, sys, *arguments: read(sys, *arguments),
             user=lambda name: users().get(name),
             wait=lambda seconds: None,
@@ -291,22 +288,16 @@ def followed_after_a_kill(
     node: Node, pci_ids: PCIIDs, config: Config, name: str, kind: str, at: int, then: str
 ) -> None:
     """Check that the next driver goes on with what a killed one did for the device of that name, or takes it back."""
-    reached = 0
-
-    def between() -> None:
-        nonlocal reached
-        reached += 1
-        if reached == at:
-            raise Killed
+    faults = Faults(at)
 
     async def life(driver: Inside) -> None:
         claims, claim = node.claims(driver), reference(node.cluster.claim(name))
-        node.binder.between = between
+        node.binder.faults = faults
         if at > 2:
             await claims._prepare_allocated(claim)
         with pytest.raises(Killed):
             await (claims._take_back_alone(claim.uid) if at > 2 else claims._prepare_allocated(claim))
-        assert reached == at
+        assert faults.moments == at
         assert len(node.ours()) == 1  # written down before the hardware
         if then == "boot":
             node.kernel.boot()

@@ -15,22 +15,23 @@ from plugin.fabric.ownership import Partitions
 from plugin.fabric.partitions import Partition, Table
 from program.errors import Refusal
 from tests.fabric.standin import H100, Manager
+from tests.faults import Faults, Killed
 from tests.plugin.fabric.node import Node, run
 
 FIRST, SETS = H100
 
 
-class Killed(BaseException):
-    """The plugin's process has ended here."""
+FULL = Refusal("partitions.json", "cannot be written: No space left on device", "")
+UNANSWERED = Unanswered("the Fabric Manager", "does not answer within 45 s", "")
+ERROR = ManagerError("the Fabric Manager", "table", Code.GENERIC_ERROR)
 
 
-class World:
-    """The node with a manager, a disk and a clock in memory. At the step of the number `at` something fails: before or
-    after it is done; each thing that the manager is asked and each write is one."""
+class InMemory:
+    """The node with a manager, a disk and a clock in memory, and with `faults` of what the manager is asked and of
+    writes. A disk that is full and a manager's error mean that nothing was done."""
 
-    def __init__(self, node: Node, fault: str = "none", at: int = 0) -> None:
-        self.node, self.fault, self.at = node, fault, at
-        self.steps = 0
+    def __init__(self, kubelet: Node, error: Exception | None = None, at: int = 0) -> None:
+        self.kubelet, self.faults = kubelet, Faults(at, error)
         self.time = 1000.0
         self.active: set[int] = set()
         self.owners: Owners | None = None
@@ -38,24 +39,10 @@ class World:
 
     @property
     def guests(self) -> list[set[int]]:
-        return [*self.node.pods.values(), *self.claims.values()]
+        return [*self.kubelet.pods.values(), *self.claims.values()]
 
     def partitions(self) -> Partitions:
-        return self.node.partitions(60, manager=lambda *_: self, file=self, now=lambda: self.time)
-
-    def fail(self, when: str, *, is_write: bool = False) -> None:
-        self.steps += when == "before"
-        what, _, moment = self.fault.partition(" ")
-        if what == "killed" and self.steps >= self.at and (moment == when or self.steps > self.at):
-            raise Killed
-        if self.steps != self.at or moment != when:
-            return
-        if what == "full" and is_write:
-            raise Refusal("partitions.json", "cannot be written: No space left on device", "")
-        if what == "unanswered" and not is_write:
-            raise Unanswered("the Fabric Manager", "does not answer within 45 s", "")
-        if what == "error" and not is_write:
-            raise ManagerError("the Fabric Manager", "table", Code.GENERIC_ERROR)
+        return self.kubelet.partitions(60, manager=lambda *_: self, file=self, now=lambda: self.time)
 
     # The disk.
 
@@ -63,33 +50,33 @@ class World:
         return self.owners
 
     def write(self, value: Owners) -> None:
-        self.fail("before", is_write=True)
+        self.faults.moment(can_fail=self.faults.error is FULL)
         self.owners = value
-        self.fail("after", is_write=True)
+        self.faults.moment(can_fail=False)
 
     # The manager.
 
     async def table(self) -> Table:
-        self.fail("before")
+        self.faults.moment(can_fail=self.faults.error is not FULL)
         numbered = enumerate(SETS, start=FIRST)
         return Table(tuple(Partition(number, modules, number in self.active) for number, modules in numbered))
 
     async def activate(self, partition: Partition) -> None:
         assert self.owners is not None
         assert self.owners.of(partition.id) is not None, "it is written down before"
-        self.fail("before")
+        self.faults.moment(can_fail=self.faults.error is not FULL)
         if any(set(SETS[each - FIRST]) & set(partition.modules) for each in self.active):
             raise ManagerError("it", "activate", Code.IN_USE)
         self.active.add(partition.id)
-        self.fail("after")
+        self.faults.moment(can_fail=self.faults.error is UNANSWERED)
 
     async def deactivate(self, partition: Partition) -> None:
         assert not any(guest & set(partition.modules) for guest in self.guests), "a guest runs on it"
-        self.fail("before")
+        self.faults.moment(can_fail=self.faults.error is not FULL)
         if partition.id not in self.active:
             raise ManagerError("it", "deactivate", Code.UNINITIALIZED)
         self.active.remove(partition.id)
-        self.fail("after")
+        self.faults.moment(can_fail=self.faults.error is UNANSWERED)
 
     async def give_back(self, partition_ids: Sequence[int]) -> None:
         raise AssertionError
@@ -100,27 +87,27 @@ class World:
         assert self.owners is None or {each.partition for each in self.owners.activations} >= self.active
 
 
-async def allocate(world: World, partitions: Partitions, pod: str, *modules: int) -> None:
-    await world.node.allocate(partitions, pod, *modules)
+async def allocate(node: InMemory, partitions: Partitions, pod: str, *modules: int) -> None:
+    await node.kubelet.allocate(partitions, pod, *modules)
 
 
-async def prepare(world: World, partitions: Partitions, claim: str, *modules: int) -> None:
-    await world.node.prepare(partitions, claim, *modules)
-    world.claims[claim] = set(modules)
+async def prepare(node: InMemory, partitions: Partitions, claim: str, *modules: int) -> None:
+    await node.kubelet.prepare(partitions, claim, *modules)
+    node.claims[claim] = set(modules)
 
 
-async def unprepare(world: World, partitions: Partitions, claim: str) -> None:
-    world.claims.pop(claim, None)
+async def unprepare(node: InMemory, partitions: Partitions, claim: str) -> None:
+    node.claims.pop(claim, None)
     await partitions.release(claim)
 
 
-async def reconcile(world: World, partitions: Partitions) -> None:
-    world.time += 100
+async def reconcile(node: InMemory, partitions: Partitions) -> None:
+    node.time += 100
     await partitions.reconcile()
 
 
-async def end(world: World, partitions: Partitions, pod: str) -> None:
-    world.node.pods.pop(pod, None)
+async def end(node: InMemory, partitions: Partitions, pod: str) -> None:
+    node.kubelet.pods.pop(pod, None)
 
 
 #: All that a plugin does, one after the other.
@@ -139,83 +126,80 @@ LIFE = (
 )
 
 
-async def live(world: World) -> None:
+async def live(node: InMemory) -> None:
     """Go through it all; whoever is refused does without, and the manager forgets nothing when the plugin is killed."""
-    partitions = world.partitions()
+    partitions = node.partitions()
     for does, *arguments in LIFE:
         try:
-            await does(world, partitions, *arguments)
+            await does(node, partitions, *arguments)
         except Refusal:
             pass
         except Killed:
-            world.fault = "none"
-            partitions = world.partitions()
-        world.check()
-    await unprepare(world, partitions, "claim")  # as the kubelet does with what it could not
+            node.faults = Faults()
+            partitions = node.partitions()
+        node.check()
+    await unprepare(node, partitions, "claim")  # as the kubelet does with what it could not
 
 
-FAULTS = ("killed before", "killed after", "full before", "error before", "unanswered before", "unanswered after")
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_fails_at_whichever_step_no_partition_is_lost_or_left(
-    fault: str, manager: Manager, tmp_path: Path
+@pytest.mark.parametrize("error", [None, FULL, ERROR, UNANSWERED], ids=["killed", "full", "error", "unanswered"])
+def test_whatever_fails_at_whichever_moment_no_partition_is_lost_or_left(
+    error: Exception | None, manager: Manager, tmp_path: Path
 ) -> None:
-    fine = World(Node(manager, tmp_path / "state"))
+    fine = InMemory(Node(manager, tmp_path / "state"))
     run(live(fine))
-    assert fine.steps > 20
-    for at in range(1, fine.steps + 1):
-        world = World(Node(manager, tmp_path / "state"), fault, at)
+    assert fine.faults.moments > 40
+    for at in range(1, fine.faults.moments + 1):
+        node = InMemory(Node(manager, tmp_path / "state"), error, at)
 
-        async def life(world: World = world) -> None:
-            await live(world)
-            partitions = world.partitions()
+        async def life(node: InMemory = node) -> None:
+            await live(node)
+            partitions = node.partitions()
             for _ in range(2):
-                await reconcile(world, partitions)
-            assert (world.active, world.owners) == (set(), Owners()), f"{world.fault} at {world.at}"
+                await reconcile(node, partitions)
 
         run(life())
+        assert (node.active, node.owners) == (set(), Owners()), f"{error} at {at}"
 
 
 def test_a_pod_is_gone_when_it_was_missed_for_ten_seconds(manager: Manager, tmp_path: Path) -> None:
-    world = World(Node(manager, tmp_path / "state"))
+    node = InMemory(Node(manager, tmp_path / "state"))
 
     async def life() -> None:
-        partitions = world.partitions()
-        await allocate(world, partitions, "default/vm", 1, 3)
-        await reconcile(world, partitions)
-        held = world.node.pods.pop("default/vm")
+        partitions = node.partitions()
+        await allocate(node, partitions, "default/vm", 1, 3)
+        await reconcile(node, partitions)
+        held = node.kubelet.pods.pop("default/vm")
         await partitions.reconcile()
         assert partitions.next_reconcile == 10
-        world.node.pods["default/vm"] = held  # a list without it was one of a kubelet that starts
-        await reconcile(world, partitions)
-        del world.node.pods["default/vm"]
+        node.kubelet.pods["default/vm"] = held  # a list without it was one of a kubelet that starts
+        await reconcile(node, partitions)
+        del node.kubelet.pods["default/vm"]
         await partitions.reconcile()
-        world.time += 9.9
+        node.time += 9.9
         await partitions.reconcile()
-        assert world.active == {world.node.manager.id_of(1, 3)}
-        world.time += 0.2
+        assert node.active == {node.kubelet.manager.id_of(1, 3)}
+        node.time += 0.2
         await partitions.reconcile()
-        assert world.active == set()
+        assert node.active == set()
 
     run(life())
 
 
 def test_what_the_manager_may_still_activate_is_nobody_elses_for_a_minute(manager: Manager, tmp_path: Path) -> None:
-    world = World(Node(manager, tmp_path / "state"), "unanswered after")
+    node = InMemory(Node(manager, tmp_path / "state"), UNANSWERED)
 
     async def life() -> None:
-        partitions = world.partitions()
+        partitions = node.partitions()
         await partitions.reconcile()
-        world.at = world.steps + 3  # its look, its write
+        node.faults.at = node.faults.moments + 5  # after its look and its write
         with pytest.raises(Unanswered):
-            await allocate(world, partitions, "default/vm", 1, 3)
-        assert world.owners is not None
-        assert [each.is_active for each in world.owners.activations] == [False]
+            await allocate(node, partitions, "default/vm", 1, 3)
+        assert node.owners is not None
+        assert [each.is_active for each in node.owners.activations] == [False]
         with pytest.raises(Refusal, match="which the Fabric Manager may still be activating; try again in a minute"):
-            await allocate(world, partitions, "default/other", 1, 2, 3, 4)
-        world.time += 60
-        await allocate(world, partitions, "default/other", 1, 2, 3, 4)
-        world.check()
+            await allocate(node, partitions, "default/other", 1, 2, 3, 4)
+        node.time += 60
+        await allocate(node, partitions, "default/other", 1, 2, 3, 4)
+        node.check()
 
     run(life())

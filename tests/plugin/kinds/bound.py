@@ -15,6 +15,7 @@ from plugin.kinds.card import Plan, cards_to_bind, move, named_cards, plan_bind,
 from plugin.kinds.drivers import DriverBinding
 from plugin.kinds.survey import look
 from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose, desktop
+from tests.faults import Faults, FaultyJournal
 from tests.kernel import Sysfs, load
 
 GPU = "0000:01:00.0"
@@ -69,9 +70,13 @@ class Node:
         cards = named_cards(host, map(PCIAddress.parse, addresses))
         return plan_unbind(look(self.roots, host, cards, Users()), cards)
 
-    def carry_out(self, plan: Plan, kernel: Callable[[Write], None] | None = None) -> None:
-        write = kernel or Sysfs(self.sys)
-        move(engine.Node(sys=self.sys, journal=self.roots.journal, write=write, wait=lambda _: None), plan)
+    def carry_out(
+        self, plan: Plan, kernel: Callable[[Write], None] | None = None, faults: Faults | None = None
+    ) -> None:
+        faults = faults or Faults()
+        journal = FaultyJournal(self.roots.state, self.roots.journal.boot, faults)
+        write = faults.around(kernel or Sysfs(self.sys))
+        move(engine.Node(sys=self.sys, journal=journal, write=write, wait=lambda _: None), plan)
 
     def remembered(self) -> dict[str, DriverBinding]:
         return {

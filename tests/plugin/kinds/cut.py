@@ -1,10 +1,9 @@
 """`gpu-plugin vgpus` on a tree of tests.vgpu_kernel, without a process for each read and write."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import ParamSpec
 from uuid import UUID
 
 from pci.host import Host
@@ -21,10 +20,8 @@ from plugin.kinds.cut import Survey, look, types_of
 from plugin.kinds.vgpus import Plan, apply, plan
 from plugin.state_files import boot_id
 from program.problem import Problem
-from tests.kernel import Killed
+from tests.faults import Faults, FaultyJournal
 from tests.vgpu_kernel import Card, Kernel
-
-P = ParamSpec("P")
 
 
 def _uuids() -> Iterator[UUID]:
@@ -34,9 +31,8 @@ def _uuids() -> Iterator[UUID]:
 class Node(Kernel):
     """A node with these cards, and its config.
 
-    `apply` is killed at the moment `kill_at`, from 1: before and after each thing that it does to the cards, and
-    before, within and after each change of its file; `moments` is how many there were. `gone` have been given to pods
-    before a boot, and the kubelet still lists them. A guest opens what is in `arriving` right before that is looked at.
+    `apply` is killed at the moment `kill_at` of its `faults`, from 1. `gone` have been given to pods before a boot, and
+    the kubelet still lists them. A guest opens what is in `arriving` right before that is looked at.
     """
 
     def __init__(self, root: Path, *cards: Card, drivers: tuple[str, ...] = ("vfio-pci",)) -> None:
@@ -45,8 +41,7 @@ class Node(Kernel):
         self.gone: dict[str, str] = {}
         self.arriving: set[str] = set()
         self.waited = 0.0
-        self.moments = self.kill_at = 0
-        self._is_dead = False
+        self.kill_at, self.faults = 0, Faults()
         self._claims = root / "dra"
         self._uuids = _uuids()
 
@@ -105,14 +100,14 @@ class Node(Kernel):
         return self.carry_out(self.plan())
 
     def carry_out(self, planned: Plan) -> tuple[Problem, ...]:
-        self.moments, self._is_dead = 0, False
+        faults = self.faults = Faults(self.kill_at)
         node = engine.Node(
             sys=self.sys,
-            journal=_KillableFile(self.state, boot_id(self.proc), self._moment),
-            write=self._killable(self.write),
+            journal=FaultyJournal(self.state, boot_id(self.proc), faults),
+            write=faults.around(self.write),
             ask=lambda read, sys, *arguments: read(sys, *arguments),
             user=self._user,
-            run=self._killable(self.run),
+            run=faults.around(self.run),
             wait=self._wait,
             uuid=lambda: next(self._uuids),
         )
@@ -126,32 +121,3 @@ class Node(Kernel):
 
     def _wait(self, seconds: float) -> None:
         self.waited += seconds
-
-    def _moment(self) -> None:
-        assert not self._is_dead, "a process that was killed does nothing more"
-        self.moments += 1
-        if self.moments == self.kill_at:
-            self._is_dead = True
-            raise Killed
-
-    def _killable(self, does: Callable[P, None]) -> Callable[P, None]:
-        def killable(*arguments: P.args, **named: P.kwargs) -> None:
-            self._moment()
-            does(*arguments, **named)
-            self._moment()
-
-        return killable
-
-
-@dataclass(frozen=True)
-class _KillableFile(JournalFile):
-    """The journal, whose writer may be killed while its successor is half written."""
-
-    moment: Callable[[], None]
-
-    def write(self, journal: Journal) -> None:
-        self.moment()
-        (self.state / "journal.json.new").write_text('{"boot": ')
-        self.moment()
-        JournalFile.write(self, journal)
-        self.moment()

@@ -1,7 +1,5 @@
 """A fault at each write, and a kill: nothing is half done, or the next call finishes it."""
 
-import errno
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 from pci.sysfs.functions import DEVICES
 from plugin.cards.vgpu_rules import Quota, VGPURule
 from plugin.changes.journal import Journal
-from tests.kernel import Killed
+from tests.faults import Killed, refuses
 from tests.plugin.kinds.cut import Node
 from tests.vgpu_kernel import Card, a10, b60, l40s
 
@@ -62,11 +60,11 @@ class Change:
         self.after = self.cut(node)
         lines = enumerate(node.log[first - 1 :], first)
         again = f"echo {self.card.address} > /sys/bus/pci/drivers_probe"
-        return [number for number, line in lines if line.startswith("echo") and line != again], node.moments
+        return [number for number, line in lines if line.startswith("echo") and line != again], node.faults.moments
 
     def finish(self, node: Node) -> None:
         """The next call cuts the card as if nothing had been."""
-        node.instead, node.kill_at, node.script = (lambda number: None), 0, []
+        node.instead, node.kill_at, node.script = refuses(), 0, []
         assert node.apply() == ()
         assert self.cut(node) == self.after
         assert (node.wrongs, node.refused) == ([], [])
@@ -81,7 +79,7 @@ def test_a_write_that_fails_leaves_the_card_as_it_was_and_the_next_call_cuts_it(
     writes, _ = change.whole()
     for number in writes:
         node = change.ready(number)
-        node.instead = {number: OSError(errno.EIO, os.strerror(errno.EIO))}.get
+        node.instead = refuses(number)
         (problem,) = node.apply()
         assert problem.wrong.endswith("and the card is as it was before")
         assert change.cut(node) == change.before

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugin.changes.engine import Write, sysfs_writer
@@ -17,7 +17,8 @@ from plugin.kinds.drivers import DriverBinding
 from program.child import Late
 from program.errors import Refusal
 from tests.compose import RTX_2060, card
-from tests.kernel import Killed, Sysfs, bind, load, process, refuses, vfio_group
+from tests.faults import Faults, Killed, refuses
+from tests.kernel import Sysfs, bind, load, process, vfio_group
 from tests.pci.sysfs.test_record import contents
 from tests.plugin.kinds.bound import BOUND, DAILY, GPU, Node, addresses, lines, rtx
 
@@ -207,20 +208,44 @@ def test_unbind_brings_back_the_very_tree_that_bind_found(functions: list[tuple[
         assert node.remembered() == {}
 
 
-@given(bindings, st.integers(1, 12), st.booleans())
-def test_a_bind_that_was_killed_can_be_finished_or_taken_back(
-    functions: list[tuple[str | None, str | None]], number: int, finished: bool
-) -> None:
-    with node_with(functions) as node:
+def test_an_unbind_that_was_killed_at_any_moment_is_finished_by_the_next(tmp_path: Path) -> None:
+    faults = Faults()
+    for at in range(100):
+        node = Node(tmp_path / str(at), rtx())
         before = contents(node.sys)
-        kernel = Sysfs(node.sys, instead=lambda at: Killed() if at == number else None)
+        node.carry_out(node.to_bind(GPU))
+        faults = Faults(at)
         with suppress(Killed):
-            node.carry_out(node.to_bind(GPU), kernel)
-        if finished:
-            node.carry_out(node.to_bind(GPU))
-            assert node.drivers() == ["vfio-pci"] * 4
+            node.carry_out(node.to_unbind(GPU), faults=faults)
         node.carry_out(node.to_unbind(GPU))
-        assert contents(node.sys) == before
+        assert contents(node.sys) == before, f"killed at {at}"
+        if at and faults.moments < at:
+            break
+    assert faults.moments > 40
+
+
+def test_what_was_killed_at_any_moment_can_be_finished_or_taken_back(pytestconfig: pytest.Config) -> None:
+    """From when the journal is written: before, nothing has happened. Four functions have 24 moments of writes, and up
+    to 15 of the journal."""
+
+    @settings(max_examples=10_000 if pytestconfig.getoption("--thorough") else 100)
+    @given(bindings, st.integers(3, 40), st.booleans(), st.booleans())
+    def killed(functions: list[tuple[str | None, str | None]], at: int, unbinds: bool, finished: bool) -> None:
+        with node_with(functions) as node:
+            before = contents(node.sys)
+            if unbinds:
+                node.carry_out(node.to_bind(GPU))
+            with suppress(Killed):
+                node.carry_out(node.to_unbind(GPU) if unbinds else node.to_bind(GPU), faults=Faults(at))
+            if finished:
+                node.carry_out(node.to_bind(GPU))
+                assert node.drivers() == ["vfio-pci"] * 4
+            node.carry_out(node.to_unbind(GPU))
+            assert contents(node.sys) == before
+            # What was remembered and never done stays, until it is done.
+            assert node.remembered() == {} or not finished
+
+    killed()
 
 
 # The edges of the world.

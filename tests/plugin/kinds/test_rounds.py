@@ -5,9 +5,6 @@ config does not want.
 A kill ends the process right there: nothing of the program runs after it, which tests.plugin.kinds.cut asserts.
 """
 
-import errno
-import os
-import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +16,7 @@ from pci.sysfs.functions import DEVICES
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import Quota, VGPURule
 from plugin.changes.journal import Journal
-from tests.kernel import Killed
+from tests.faults import Killed, Life, refuses
 from tests.plugin.kinds.cut import Node
 from tests.vgpu_kernel import Card, a10, b60, l40s
 
@@ -48,12 +45,27 @@ WISHES: dict[str, tuple[VGPURule, ...]] = {
     ),
 }
 
+#: What happens, and how often.
+_HAPPENS = {
+    "wish": 6,
+    "guest": 4,
+    "allocation": 5,
+    "user_ends": 6,
+    "stranger": 3,
+    "boot": 1,
+    "calm": 1,
+    "kill": 6,
+    "fault": 2,
+    "arrival": 2,
+}
 
-class Rounds:
+
+class Rounds(Life):
     """`seen` counts what happened. `what` is what each thing was when a pod or a claim got it."""
 
     def __init__(self, root: Path, seed: int, pci_ids: PCIIDs) -> None:
-        self.node, self.chance, self.pci_ids = Node(root, *CARDS), random.Random(seed), pci_ids
+        super().__init__(seed, _HAPPENS, at_once=3)
+        self.node, self.pci_ids = Node(root, *CARDS), pci_ids
         self.seen: Counter[str] = Counter()
         self.what: dict[str, str] = {}
         self.is_faulty = False
@@ -163,7 +175,7 @@ class Rounds:
     def fault(self) -> None:
         """A write fails, or NVIDIA's script does, or says only that it worked."""
         number = len(self.node.log) + self.chance.randrange(1, 5)
-        self.node.instead = {number: OSError(errno.EIO, os.strerror(errno.EIO))}.get
+        self.node.instead = refuses(number)
         self.node.script = self.chance.choices(("works", "fails", "does nothing", "unbinds"), k=3)
         self.is_faulty = True
 
@@ -173,7 +185,7 @@ class Rounds:
             self.node.arriving = {self.chance.choice(names)}
             self.is_faulty = True
 
-    def apply(self) -> None:
+    def check(self) -> None:
         there = self.all_things
         kept = {name for name in there if name in self.used or name in self.node.foreign}
         asked = {card.address for card in CARDS if self.rule(card) or self.is_ours(card)}
@@ -186,11 +198,11 @@ class Rounds:
             self.seen["cut" if problems == () else "left"] += 1
             for card in CARDS:
                 if not any(name in str(problem) for problem in problems for name in self.names(card, there)):
-                    self.check(card)
+                    self.check_card(card)
             if not (self.is_faulty or self.used or self.node.foreign or self.node.gone):
                 assert problems == ()
                 self.seen["calm"] += 1
-        self.node.instead, self.node.script, self.node.kill_at = (lambda number: None), [], 0
+        self.node.instead, self.node.script, self.node.kill_at = refuses(), [], 0
         self.node.arriving, self.is_faulty = set(), False
         now = self.all_things
         assert {name: there[name] for name in kept} == {name: now.get(name) for name in kept}
@@ -215,7 +227,7 @@ class Rounds:
         """The cards that a line of the log is about."""
         return {card.address for card in CARDS if any(name in line for name in (card.address, *card.functions))}
 
-    def check(self, card: Card) -> None:
+    def check_card(self, card: Card) -> None:
         """The card is cut as the config says, but for what others made; no memory is given twice."""
         rule, types, place = self.rule(card), self.node.types(card), self.node.sys / DEVICES / card.address
         assert (place / "driver").is_symlink()
@@ -247,29 +259,12 @@ class Rounds:
         assert {card.address for card in CARDS if self.node.count(card)} <= self.node.foreign
 
 
-EVENTS = {
-    Rounds.wish: 6,
-    Rounds.guest: 4,
-    Rounds.allocation: 5,
-    Rounds.user_ends: 6,
-    Rounds.stranger: 3,
-    Rounds.boot: 1,
-    Rounds.calm: 1,
-    Rounds.kill: 6,
-    Rounds.fault: 2,
-    Rounds.arrival: 2,
-}
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_whatever_happens_in_whatever_order(
     tmp_path: Path, pytestconfig: pytest.Config, pci_ids: PCIIDs, seed: int
 ) -> None:
     rounds = Rounds(tmp_path, seed, pci_ids)
-    for _ in range(MANY if pytestconfig.getoption("--thorough") else FEW):
-        for event in rounds.chance.choices([*EVENTS], [*EVENTS.values()], k=3):
-            event(rounds)
-        rounds.apply()
+    rounds.live(MANY if pytestconfig.getoption("--thorough") else FEW)
     rounds.end()
     print(f"seed {seed}: {dict(rounds.seen)}")
     assert {"cut", "left", "killed", "given out", "made by others", "calm"} <= set(rounds.seen)

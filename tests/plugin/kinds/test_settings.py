@@ -11,7 +11,8 @@ from plugin.cards.inventory import take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.changes.journal import JournalFile
 from program.errors import Nonsense, Refusal
-from tests.kernel import Sysfs, becomes, bind, refuses
+from tests.faults import refuses
+from tests.kernel import Sysfs, becomes, bind
 from tests.plugin.kinds.bound import DAILY, GPU, Node, lines, rtx
 from tests.snapshots import snapshot_of
 
