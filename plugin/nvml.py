@@ -21,7 +21,7 @@ from pci.address import PCIAddress
 from pci.host import Function
 from pci.sysfs.attribute import CannotLook, Unreadable, text
 from pci.sysfs.functions import DEVICES
-from plugin.state_files import Broken, Newer, StateFile
+from plugin.state_files import Broken, NewerVersion, StateFile
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -168,7 +168,7 @@ def _read(text: bytes) -> Mapping[str, _Kept]:
         document = json.loads(text)
         for card in document.values():
             for name in card.keys() - set(_Kept.__slots__):
-                raise Newer(f"the field {name!a}")
+                raise NewerVersion(f"the field {name!a}")
         kept = {address: _Kept(**card) for address, card in document.items()}
     except (AttributeError, TypeError):
         raise ValueError("it has other fields") from None

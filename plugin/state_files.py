@@ -52,7 +52,7 @@ class Lost(Broken):
     """A state file is empty, ends too early or names no boot, as a crash of the node leaves it."""
 
 
-class Newer(ValueError):
+class NewerVersion(ValueError):
     """The file has something, `the field 'later'`, that this version does not know."""
 
     def __init__(self, what: str) -> None:
@@ -100,7 +100,7 @@ class StateFile(Generic[T]):
             if _is_torn(text):
                 # A crash of the node ends the boot that such a file names.
                 self._refuse("it ends too early", Lost if self.boot is None else Broken)
-            self._refuse(_reason(error), Broken, _NEWER if isinstance(error, Newer) else "")
+            self._refuse(_reason(error), Broken, _NEWER if isinstance(error, NewerVersion) else "")
 
     def recover(self) -> T | None:
         """Return the value as `read` does, and None if it is lost: for a file without which nothing is taken away."""
@@ -178,7 +178,7 @@ def _reason(error: Exception) -> str:
 
 def json_of(kind: type[T], *added: str) -> Callable[[bytes], T]:
     """Return a reader of JSON for a frozen dataclass or a mapping. It converts nothing; ValueError if a field is
-    missing, Newer if there is another one. `added` are fields with a default that older files lack."""
+    missing, NewerVersion if there is another one. `added` are fields with a default that older files lack."""
 
     def read(text: bytes) -> T:
         value: T = _adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
@@ -192,7 +192,7 @@ def _refuse_other_fields(document: Any, known: Any, added: Collection[str]) -> N
     """Compare a document with what was read of it; ValueError as of `json_of`."""
     if isinstance(document, dict):
         for name in sorted(document.keys() - known.keys()):
-            raise Newer(f"the field {name!a}")
+            raise NewerVersion(f"the field {name!a}")
         for name in sorted(known.keys() - document.keys() - set(added)):
             raise ValueError(f"it lacks the field {name!a}")
         for name, each in document.items():

@@ -165,9 +165,7 @@ def test_each_path_and_each_name_of_contributings_table_is_there(row: str) -> No
             found = [path for folder in folders if (path := folder / word).exists()]
             assert found, word
             folders += {path if path.is_dir() else path.parent for path in found}
-            texts += "".join(
-                file.read_text() for path in found for file in ([path] if path.is_file() else path.glob("*.*"))
-            )
+            texts += "".join(file.read_text() for path in found for file in (path, *path.glob("*.*")) if file.is_file())
         else:
             names.append(word)
     missing = [name for name in names if not all(re.search(rf"\b{part}\b", texts) for part in re.findall(r"\w+", name))]

@@ -99,7 +99,7 @@ def _no_program(program: str, *_: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class NodeIO:
     """The node as changes are done to it.
 
     `ask` calls a reader of the tree `sys`; Refusal if the kernel does not answer. `user` returns who uses a function or
@@ -148,7 +148,7 @@ class Node:
         return False
 
 
-class Change:
+class NodeChange:
     """A change of the node, a frozen value; as a string it says what it does."""
 
     @property
@@ -156,7 +156,7 @@ class Change:
         """The function whose lock the kernel holds meanwhile."""
         raise NotImplementedError
 
-    def is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: NodeIO) -> bool:
         """Look at the users, and at what is there; False if there is nothing to do, Failed if it must not be done."""
         return True
 
@@ -164,7 +164,7 @@ class Change:
         """Return what is remembered before anything is done."""
         return journal
 
-    def do(self, node: Node) -> "tuple[Change, ...]":
+    def do(self, node: NodeIO) -> "tuple[NodeChange, ...]":
         """Do it and read it back; return the changes that undo it. Failed if that fails."""
         raise NotImplementedError
 
@@ -181,7 +181,7 @@ class Change:
 class Shortfall:
     """The change that could not be done, and why; and what of it and of those before is `left`, with reasons."""
 
-    change: Change
+    change: NodeChange
     problem: Problem
     left: tuple[str, ...]
 
@@ -193,9 +193,9 @@ class Shortfall:
 
 
 def carry_out(
-    node: Node,
-    changes: Sequence[Change],
-    done: Callable[[Change], None] = lambda change: None,
+    node: NodeIO,
+    changes: Sequence[NodeChange],
+    done: Callable[[NodeChange], None] = lambda change: None,
     *,
     remember_first: bool = False,
 ) -> Shortfall | None:
@@ -205,7 +205,7 @@ def carry_out(
     if remember_first:
         # Also where nothing changes: a journal that cannot be written stops everything.
         node.journal.write(reduce(lambda journal, change: change.before(journal), changes, node.journal.read()))
-    undoing: list[tuple[Change, tuple[Change, ...]]] = []
+    undoing: list[tuple[NodeChange, tuple[NodeChange, ...]]] = []
     for number, change in enumerate(changes, start=1):
         try:
             undoing.append((change, do(node, change)))
@@ -219,7 +219,7 @@ def carry_out(
     return None
 
 
-def do(node: Node, change: Change) -> tuple[Change, ...]:
+def do(node: NodeIO, change: NodeChange) -> tuple[NodeChange, ...]:
     """Do a change; return what undoes it. Failed if it could not be done: nothing is left of it then, or what is left
     stays remembered."""
     if not change.is_needed(node):
@@ -235,7 +235,9 @@ def do(node: Node, change: Change) -> tuple[Change, ...]:
     return undoing
 
 
-def _undo(node: Node, undoing: Sequence[tuple[Change, Sequence[Change]]], wedged: PCIAddress | None) -> Iterable[str]:
+def _undo(
+    node: NodeIO, undoing: Sequence[tuple[NodeChange, Sequence[NodeChange]]], wedged: PCIAddress | None
+) -> Iterable[str]:
     for change, back in reversed(undoing):
         if change.device == wedged:
             yield f"{change} ({Wedged.LEFT})"

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from pci.address import PCIAddress
 from plugin import state_files
-from plugin.state_files import Newer, StateFile, json_of
+from plugin.state_files import NewerVersion, StateFile, json_of
 
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ class JournalFile:
 def _read(text: bytes) -> Journal:
     journal = json_of(Journal)(text)
     if journal.version != _VERSION:
-        raise Newer(f"version {journal.version}")
+        raise NewerVersion(f"version {journal.version}")
     return journal
 
 

@@ -15,7 +15,7 @@ from pci.sysfs.functions import read_host
 from pci.vgpus import CutCard
 from plugin.cards.config import Config
 from plugin.cards.vgpu_configs import rules_of
-from plugin.changes.engine import Change, Failed, Node
+from plugin.changes.engine import Failed, NodeChange, NodeIO
 from plugin.changes.processes import read_processes, refuse_unseen
 from plugin.changes.users import users
 from plugin.commands.users import UsersFlags
@@ -118,7 +118,7 @@ def vgpus(flags: VGPUsFlags) -> None:
     if flags.changes_cards:
         with roots.journal.alone():
             run = partial(call, programs)
-            node = Node.of(roots, user=lambda name: survey().users.get(name), run=run)
+            node = NodeIO.of(roots, user=lambda name: survey().users.get(name), run=run)
             _tell(*_cut(node, survey(), config), knows_claims=knows_claims)
     elif flags.dry_run:
         _say_what_is_unseen(seen := survey())
@@ -140,7 +140,7 @@ def _survey(flags: UsersFlags, config: Config, *, knows_claims: bool, every: boo
     return seen if knows_claims else seen.all_used("a claim, perhaps")
 
 
-def _cut(node: Node, survey: Survey, config: Config) -> tuple[bool, tuple[Problem, ...]]:
+def _cut(node: NodeIO, survey: Survey, config: Config) -> tuple[bool, tuple[Problem, ...]]:
     """Cut the cards; return whether there was anything to do, and what could not be done."""
     wanted = plan(survey, config)
     if wanted.changes:
@@ -195,7 +195,7 @@ def _functions(survey: Survey, card: CutCard) -> str:
     return f"{driver}, {len(card.functions)} of {card.possible} virtual functions{ours}{in_use}"
 
 
-def _print(card: PCIAddress, change: Change) -> None:
+def _print(card: PCIAddress, change: NodeChange) -> None:
     print_text(f"{card}: {change}\n")
 
 

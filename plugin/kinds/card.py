@@ -17,7 +17,7 @@ from pci.viability import Hindrance
 from plugin import nvml
 from plugin.cards.config import Config
 from plugin.cards.inventory import NOTHING, VFIOSettings, fitting, is_left_to_the_node, wanted_settings
-from plugin.changes.engine import Change, Failed, Node, Roots, Wedged, Write, carry_out
+from plugin.changes.engine import Failed, NodeChange, NodeIO, Roots, Wedged, Write, carry_out
 from plugin.changes.journal import Former, Journal
 from plugin.changes.processes import read_processes, refuse_unseen
 from plugin.changes.users import AskUsers, Users
@@ -56,7 +56,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move(Change):
+class Move(NodeChange):
     """The move of a function from one driver to another. `target` is None if the kernel is to choose. `former` is
     remembered while vfio has the function; None for a move back. `known` is what is remembered until now. `settings`
     change with the driver, so that they are in force whenever vfio has the function: a function that vfio takes may
@@ -94,7 +94,7 @@ class Move(Change):
     def before(self, journal: Journal) -> Journal:
         return journal if self.former is None else journal.with_entry("former", str(self), self.former)
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         undoing = _MoveBack(self)
         try:
             node.do_writes(self.writes)
@@ -122,7 +122,7 @@ class Move(Change):
 
 
 @dataclass(frozen=True, slots=True)
-class _MoveBack(Change):
+class _MoveBack(NodeChange):
     """A move is undone, however far it came."""
 
     move: Move
@@ -134,7 +134,7 @@ class _MoveBack(Change):
     def before(self, journal: Journal) -> Journal:
         return journal if self.move.known is None else self.move.undone(journal)
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         address = self.move.address
         try:
             driver = link_name(node.sys, f"{DEVICES}/{address}/driver")
@@ -153,7 +153,7 @@ class _MoveBack(Change):
         return self.move.undone(journal)
 
 
-def _await_driver(node: Node, address: PCIAddress, target: DriverBinding | None) -> None:
+def _await_driver(node: NodeIO, address: PCIAddress, target: DriverBinding | None) -> None:
     driver: str | None = None
 
     def is_there() -> bool:
@@ -395,7 +395,7 @@ def rebind(
         before(plan)
         if cards := [survey.host.functions[move.address] for move in plan.moves if move.now.driver == nvml.DRIVER]:
             ask(nvml.keep, roots.sys, cards, proc=roots.proc, state=roots.state)
-        move(Node.of(roots), plan)
+        move(NodeIO.of(roots), plan)
     return plan
 
 
@@ -408,7 +408,7 @@ def planned(roots: Roots, choose: Choose, decide: Decide, ask_users: AskUsers) -
     return decide(survey, cards), survey
 
 
-def move(node: Node, plan: Plan) -> None:
+def move(node: NodeIO, plan: Plan) -> None:
     """Do the plan's moves; NotRebound if one fails, with what could not be undone: that stays remembered, so that
     unbind can give it back."""
     if plan.moves and (shortfall := carry_out(node, plan.moves, remember_first=True)) is not None:

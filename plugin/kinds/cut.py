@@ -15,7 +15,7 @@ from pci.sysfs.vgpus import cut_card, read_card
 from pci.vgpus import CutCard
 from plugin.cards.config import Config
 from plugin.cards.vgpu_types import instance_of
-from plugin.changes.engine import Change, Failed, Node
+from plugin.changes.engine import Failed, NodeChange, NodeIO
 from plugin.changes.journal import Journal
 from plugin.changes.processes import DeviceNumber, Processes
 from plugin.changes.users import AskUsers, Name, Users
@@ -60,11 +60,11 @@ class VGPU:
     where: PCIAddress | UUID
     ours: bool
     user: str | None
-    removal: Change
+    removal: NodeChange
 
 
 @dataclass(frozen=True, slots=True)
-class CardChange(Change):
+class CardChange(NodeChange):
     """A change of what a card is cut into."""
 
     card: PCIAddress
@@ -73,7 +73,7 @@ class CardChange(Change):
     def device(self) -> PCIAddress:
         return self.card
 
-    def read(self, node: Node) -> CutCard:
+    def read(self, node: NodeIO) -> CutCard:
         """Read the card as it is now."""
         cut: CutCard = node.ask(read_card, node.sys, self.card)
         return cut

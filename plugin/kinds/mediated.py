@@ -10,7 +10,7 @@ from pci.host import MediatedDevice
 from pci.sysfs.functions import DEVICES, MDEV_TYPES, MDEVS
 from pci.vgpus import CutCard
 from plugin.cards.vgpu_types import plain
-from plugin.changes.engine import Change, Failed, Node, Write, do
+from plugin.changes.engine import Failed, NodeChange, NodeIO, Write, do
 from plugin.changes.journal import Journal
 from plugin.kinds.cut import VGPU, CardChange, Survey, no_further
 
@@ -40,7 +40,7 @@ def one_more(card: CutCard, name: str, uuid: UUID) -> "Create | None":
     return None
 
 
-def for_claim(node: Node, uuid: UUID, name: str, card: CutCard | None) -> Change | None:
+def for_claim(node: NodeIO, uuid: UUID, name: str, card: CutCard | None) -> NodeChange | None:
     """Return the change that makes the mediated device of a claim, None if an earlier call has; Failed if it cannot be
     made."""
     if card is None:
@@ -54,7 +54,7 @@ def for_claim(node: Node, uuid: UUID, name: str, card: CutCard | None) -> Change
     raise Failed(uuid, f"is there already, of type {plain(mdev.type_name)}", "remove it, unless a guest has it")
 
 
-def no_longer_claimed(node: Node, uuid: UUID, card: CutCard | None) -> Change | None:
+def no_longer_claimed(node: NodeIO, uuid: UUID, card: CutCard | None) -> NodeChange | None:
     """Return the change that takes away the mediated device of a claim, if it is ours."""
     if (parent := node.journal.read().mdevs.get(str(uuid))) is None:
         return None
@@ -85,7 +85,7 @@ class Create(CardChange):
     def before(self, journal: Journal) -> Journal:
         return journal.with_entry("mdevs", str(self.uuid), str(self.parent))
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         path = f"{DEVICES}/{self.parent}/{MDEV_TYPES}/{self.directory}/create"
         node.do_writes([Write(path, str(self.uuid))])
         if not node.awaited(lambda: _mdev(self.read(node), self.uuid) is not None, _LOOKS):
@@ -106,11 +106,11 @@ class Remove(CardChange):
     def __str__(self) -> str:
         return f"remove the mediated device {self.uuid} of type {plain(self.name)}"
 
-    def is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: NodeIO) -> bool:
         node.refuse_use(str(self.uuid))
         return True
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         if _mdev(self.read(node), self.uuid) is not None:
             node.do_writes([Write(f"{MDEVS}/{self.uuid}/remove", "1")])
             if not node.awaited(lambda: _mdev(self.read(node), self.uuid) is None, _LOOKS):
@@ -128,7 +128,7 @@ class _Again(CardChange):
     uuid: UUID
     name: str
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         card = self.read(node)
         if (create := one_more(card, self.name, self.uuid)) is None:
             raise no_further(card, self.name, can_become(card))

@@ -14,7 +14,7 @@ from pci.sysfs.functions import DEVICES, VGPU_TYPE
 from pci.vendors import NVIDIA
 from pci.vgpus import CutCard
 from plugin.cards.vgpu_types import instance_of, plain
-from plugin.changes.engine import Change, Failed, Node, Wedged, Write
+from plugin.changes.engine import Failed, NodeChange, NodeIO, Wedged, Write
 from plugin.changes.journal import Journal, VGPUType
 from plugin.kinds.cut import VGPU, CardChange, Survey, make_instance, no_further
 from plugin.kinds.drivers import PROBE
@@ -70,7 +70,7 @@ def turned_on(card: CutCard) -> "TurnOn | Problem | None":
     return TurnOn(card.address, card.possible)
 
 
-def unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[Change], CutCard]:
+def unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[NodeChange], CutCard]:
     """Return the changes that put right what a call that was ended has left, and the card as it is then."""
     is_ours = str(card.address) in survey.journal.functions
     if is_ours and card.function.driver is None and card.function.vendor_id == NVIDIA:
@@ -78,7 +78,7 @@ def unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[Change], CutCard
     return [], card
 
 
-def given_back(survey: Survey, card: CutCard) -> Iterator[Change | Problem]:
+def given_back(survey: Survey, card: CutCard) -> Iterator[NodeChange | Problem]:
     """Yield the change that turns the card's functions off, which are ours; a problem if somebody uses one."""
     if (reason := survey.use_of(card)) is not None:
         wrong = f"has virtual functions for which the config has no place: {reason}"
@@ -87,7 +87,7 @@ def given_back(survey: Survey, card: CutCard) -> Iterator[Change | Problem]:
         yield TurnOff(card.address)
 
 
-def for_claim(node: Node, function: PCIAddress, name: str, card: CutCard | None) -> Change | None:
+def for_claim(node: NodeIO, function: PCIAddress, name: str, card: CutCard | None) -> NodeChange | None:
     """Return the change that makes a vGPU of this type of a function of the card, None if an earlier call has; Failed
     if it cannot become one."""
     place = next((one for one in card.places if one.function.address == function), None) if card is not None else None
@@ -104,7 +104,7 @@ def for_claim(node: Node, function: PCIAddress, name: str, card: CutCard | None)
     raise no_further(card, name, can_become(card))
 
 
-def no_longer_claimed(node: Node, function: PCIAddress, card: CutCard | None) -> Change | None:
+def no_longer_claimed(node: NodeIO, function: PCIAddress, card: CutCard | None) -> NodeChange | None:
     """Return the change that takes away what a claim had of a function, if it is ours."""
     ours = node.journal.read().types.get(str(function))
     if ours is None:
@@ -130,13 +130,13 @@ class TurnOn(CardChange):
     def __str__(self) -> str:
         return "turn on its virtual functions (sriov-manage -e)"
 
-    def is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: NodeIO) -> bool:
         return not self.read(node).functions  # else somebody was faster, and they are theirs
 
     def before(self, journal: Journal) -> Journal:
         return journal.with_entry("functions", str(self.card), self.possible)
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         try:
             failure = _called(self, node, "-e", lambda now: bool(now.functions) and bool(now.places))
         except Refusal as error:
@@ -155,7 +155,7 @@ class TurnOff(CardChange):
     def __str__(self) -> str:
         return "turn off its virtual functions (sriov-manage -d)"
 
-    def is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: NodeIO) -> bool:
         now = self.read(node)
         users = [str(one.address) for one in now.functions if one.vgpu_type or node.user(str(one.address)) is not None]
         users += [str(mdev.uuid) for mdev in now.mdevs]
@@ -164,7 +164,7 @@ class TurnOff(CardChange):
             raise Failed(self.card, wrong, "apply again when that has ended")
         return True
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         failure = _called(self, node, "-d", lambda now: not now.functions)
         if failure is not None:
             wrong = f"has virtual functions after {_TRIES} calls of sriov-manage -d{failure}"
@@ -175,7 +175,7 @@ class TurnOff(CardChange):
         return journal.without("functions", str(self.card))
 
 
-def _called(change: CardChange, node: Node, flag: str, is_so: Callable[[CutCard], bool]) -> str | None:
+def _called(change: CardChange, node: NodeIO, flag: str, is_so: Callable[[CutCard], bool]) -> str | None:
     """Call sriov-manage until the card is so, a few times; return what it said last if the card never is, else None."""
     failure = ""
     for _ in range(_TRIES):
@@ -204,7 +204,7 @@ class Rebind(CardChange):
     def __str__(self) -> str:
         return "give it back to its driver"
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         node.do_writes([Write(PROBE, str(self.card))])
         if not node.awaited(lambda: self.read(node).function.driver is not None, _LOOKS):
             wrong = "has no driver, and none takes it"
@@ -224,7 +224,7 @@ class Mix(CardChange):
     def __str__(self) -> str:
         return "allow vGPUs of several sizes (nvidia-smi vgpu -shm 1)"
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         node.run("nvidia-smi", "vgpu", "-shm", str(int(self.on)), "-i", str(self.card))
         return (Mix(self.card, not self.on),)
 
@@ -234,10 +234,10 @@ class _TypeChange(CardChange):
     function: PCIAddress
     type: VGPUType
 
-    def now(self, node: Node) -> int | None:
+    def now(self, node: NodeIO) -> int | None:
         return _type_of(self.read(node), self.function)
 
-    def write(self, node: Node, number: int) -> None:
+    def write(self, node: NodeIO, number: int) -> None:
         node.do_writes([Write(f"{DEVICES}/{self.function}/{VGPU_TYPE}", str(number))])
         if (now := self.now(node)) != (number or None):
             wrong = f"was told to be of type {number}, and is of type {now or 0}"
@@ -252,7 +252,7 @@ class Become(_TypeChange):
     def __str__(self) -> str:
         return f"make a vGPU of type {plain(self.type.name)} on {self.function}"
 
-    def is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: NodeIO) -> bool:
         if (now := self.now(node)) is not None:
             raise Failed(self.function, f"is of type {now} already", "apply again")
         return True
@@ -260,7 +260,7 @@ class Become(_TypeChange):
     def before(self, journal: Journal) -> Journal:
         return journal.with_entry("types", str(self.function), self.type)
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         try:
             self.write(node, self.type.number)
         except Failed as failed:
@@ -282,13 +282,13 @@ class Clear(_TypeChange):
     def __str__(self) -> str:
         return f"remove the vGPU of type {plain(self.type.name)} on {self.function}"
 
-    def is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: NodeIO) -> bool:
         node.refuse_use(str(self.function))
         if (now := self.now(node)) not in (None, self.type.number):
             raise Failed(self.function, f"has become type {now} meanwhile", "apply again")
         return True
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         if self.now(node) is not None:
             self.write(node, 0)
         return (Become(self.card, self.function, self.type),)

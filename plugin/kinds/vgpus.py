@@ -19,7 +19,7 @@ from pci.vgpus import CutCard
 from plugin.cards.config import Config
 from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import instance_of, plain
-from plugin.changes.engine import Change, Failed, Node, Roots, carry_out, do
+from plugin.changes.engine import Failed, NodeChange, NodeIO, Roots, carry_out, do
 from plugin.changes.processes import read_processes, refuse_unseen
 from plugin.changes.users import AskUsers, Name
 from plugin.kinds import mediated, nvidia_vgpu, virtual_function
@@ -33,7 +33,7 @@ from program.problem import Problem, listed
 class Plan:
     """The changes of each card, in order, and why something of the config will not be there."""
 
-    changes: Mapping[PCIAddress, tuple[Change, ...]]
+    changes: Mapping[PCIAddress, tuple[NodeChange, ...]]
     problems: tuple[Problem, ...]
 
 
@@ -46,7 +46,7 @@ class Make(CardChange):
     def __str__(self) -> str:
         return f"make a vGPU of type {self.name}"
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         card = self.read(node)
         change = nvidia_vgpu.one_more(card, self.name) or mediated.one_more(card, self.name, node.uuid())
         if change is not None:
@@ -58,17 +58,19 @@ class Make(CardChange):
 
 def plan(survey: Survey, config: Config) -> Plan:
     """Return the difference between what cards are cut into and what the config asks for."""
-    changes: dict[PCIAddress, tuple[Change, ...]] = {}
+    changes: dict[PCIAddress, tuple[NodeChange, ...]] = {}
     problems: list[Problem] = []
     for card in survey.cards:
         wanted = tuple(_wanted(survey, card, config.vgpus_of(card.function)))
         problems += [each for each in wanted if isinstance(each, Problem)]
-        if its := tuple(each for each in wanted if isinstance(each, Change)):
+        if its := tuple(each for each in wanted if isinstance(each, NodeChange)):
             changes[card.address] = its
     return Plan(changes, tuple(problems))
 
 
-def apply(node: Node, plan: Plan, survey: Survey, done: Callable[[PCIAddress, Change], None]) -> tuple[Problem, ...]:
+def apply(
+    node: NodeIO, plan: Plan, survey: Survey, done: Callable[[PCIAddress, NodeChange], None]
+) -> tuple[Problem, ...]:
     """Do the changes, all or none of a card, and each card whatever happens to others; return why some could not be
     done. `done` is told of each."""
     problems = []
@@ -80,7 +82,7 @@ def apply(node: Node, plan: Plan, survey: Survey, done: Callable[[PCIAddress, Ch
     return tuple(problems)
 
 
-def _wanted(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[Change | Problem]:
+def _wanted(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[NodeChange | Problem]:
     for unfinished in (nvidia_vgpu.unfinished, virtual_function.unfinished):
         changes, card = unfinished(survey, card)
         yield from changes
@@ -95,7 +97,7 @@ def _wanted(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[Ch
         yield from _types(survey, card, {} if rule is None else rule.types, mix=rule is not None and rule.mixed_sizes)
 
 
-def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: bool) -> Iterator[Change | Problem]:
+def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: bool) -> Iterator[NodeChange | Problem]:
     """Yield the changes to so many vGPUs of each type; without any, what is ours goes."""
     counts = Counter({plain(name): count for name, count in wanted.items()})
     there = list(vgpus_of(survey, card))
@@ -138,7 +140,7 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: boo
         yield Make(card.address, name)
 
 
-def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[Change | Problem]:
+def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[NodeChange | Problem]:
     """Yield the changes after which the DRA driver can make vGPUs of the card."""
     if (first := nvidia_vgpu.turned_on(card)) is not None:
         yield first
@@ -205,7 +207,7 @@ def remove_for_claims(roots: Roots, config: Config, vgpus: Iterable[Name], ask_u
         raise together(errors)
 
 
-def make(node: Node, vgpu: Name, name: str, card: PCIAddress | None) -> None:
+def make(node: NodeIO, vgpu: Name, name: str, card: PCIAddress | None) -> None:
     """Make a vGPU of the type with this name of a virtual function of `card`, or as the mediated device with this UUID;
     `card` is None if it is gone. Failed as of plugin.changes.engine.do."""
     cut = None if card is None else node.ask(read_card, node.sys, card)
@@ -218,7 +220,7 @@ def make(node: Node, vgpu: Name, name: str, card: PCIAddress | None) -> None:
         do(node, change)
 
 
-def remove(node: Node, vgpu: Name, card: PCIAddress | None) -> None:
+def remove(node: NodeIO, vgpu: Name, card: PCIAddress | None) -> None:
     """Take away a vGPU of `card`, None if that is gone, if we made it; Failed as of plugin.changes.engine.do."""
     journal = node.journal.read()
     if str(vgpu) not in {*journal.types, *journal.mdevs}:
@@ -233,18 +235,18 @@ def remove(node: Node, vgpu: Name, card: PCIAddress | None) -> None:
         do(node, change)
 
 
-def card_of(host: Host, node: Node, vgpu: Name) -> PCIAddress | None:
+def card_of(host: Host, node: NodeIO, vgpu: Name) -> PCIAddress | None:
     """Return the card of a vGPU; None if it is gone, or if we made no such mediated device."""
     where = node.journal.read().mdevs.get(str(vgpu)) if isinstance(vgpu, UUID) else str(vgpu)
     function = None if where is None else host.functions.get(PCIAddress.parse(where))
     return None if function is None else function.physical_function or function.address
 
 
-def _node(roots: Roots, config: Config, ask_users: AskUsers) -> Node:
+def _node(roots: Roots, config: Config, ask_users: AskUsers) -> NodeIO:
     def user(name: str) -> str | None:
         processes = partial(read_processes, roots.proc)
         survey, _ = ask(look, roots.sys, config, roots.journal.read(), processes, ask_users)
         refuse_unseen(survey.unseen)
         return survey.users.get(name)
 
-    return Node.of(roots, user=user)
+    return NodeIO.of(roots, user=user)

@@ -11,7 +11,7 @@ from pci.sysfs.functions import DEVICES
 from pci.sysfs.vgpus import AUTOPROBE, COUNT, quota_directory, read_quotas
 from pci.vgpus import CutCard
 from plugin.cards.vgpu_rules import Quota
-from plugin.changes.engine import Change, Failed, Node, Wedged, Write
+from plugin.changes.engine import Failed, NodeChange, NodeIO, Wedged, Write
 from plugin.changes.journal import Journal
 from plugin.kinds.cut import CardChange, Survey
 from plugin.kinds.drivers import DriverBinding, writes
@@ -56,7 +56,7 @@ def wanted(
     count: int,
     quota: Mapping[Quota, int],
     vendors: Mapping[str, Vendor] = VENDORS,
-) -> Iterator[Change | Problem]:
+) -> Iterator[NodeChange | Problem]:
     """Yield the changes to so many virtual functions with this quota each, or why they will not be there."""
     now, name, vendor = len(card.functions), str(card.address), vendors.get(card.function.driver or "", Vendor())
     driver = next((each for each in vendor.takers if each in survey.drivers), None)
@@ -82,7 +82,7 @@ def wanted(
         yield from _made(card, count, [(one, quota) for one in range(1, count + 1)], [driver])
 
 
-def given_back(survey: Survey, card: CutCard) -> Iterator[Change | Problem]:
+def given_back(survey: Survey, card: CutCard) -> Iterator[NodeChange | Problem]:
     """Yield the change that turns the card's functions off, if they are ours; a problem if somebody uses one."""
     ours = survey.journal.functions.get(str(card.address))
     if ours != len(card.functions):
@@ -94,7 +94,7 @@ def given_back(survey: Survey, card: CutCard) -> Iterator[Change | Problem]:
         yield Count(card.address, ours, 0)
 
 
-def unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[Change], CutCard]:
+def unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[NodeChange], CutCard]:
     """Return the changes that put right what a call that was ended has left, and the card as it is then."""
     if str(card.address) not in survey.journal.unprobed:
         return [], card
@@ -115,7 +115,7 @@ def _has(card: CutCard, quota: Mapping[Quota, int]) -> bool:
 
 def _made(
     card: CutCard, count: int, quotas: Sequence[tuple[int, Mapping[Quota, int]]], drivers: Sequence[str]
-) -> Iterator[Change]:
+) -> Iterator[NodeChange]:
     """Yield the changes from no virtual function to so many, while the host's drivers are kept from them."""
     if card.autoprobe:
         yield Probe(card.address, on=False)
@@ -153,7 +153,7 @@ class Probe(CardChange):
         ours = {*journal.unprobed, str(self.card)}
         return journal if self.on else replace(journal, unprobed=tuple(sorted(ours)))
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         path = f"{DEVICES}/{self.card}/{AUTOPROBE}"
         node.do_writes([Write(path, str(int(self.on)))])
         if self.read(node).autoprobe is not self.on:
@@ -180,11 +180,11 @@ class Grant(CardChange):
     def path(self) -> str:
         return f"{quota_directory(self.card, self.function)}/{self.quota}"
 
-    def now(self, node: Node) -> int | None:
+    def now(self, node: NodeIO) -> int | None:
         quotas: Mapping[str, int] = node.ask(read_quotas, node.sys, self.card, self.function)
         return quotas.get(self.quota)
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         before = self.now(node)
         if before is None:
             raise Failed(self.path, "is not there", "leave the quota out, or use a kernel that has it")
@@ -207,7 +207,7 @@ class Count(CardChange):
     def __str__(self) -> str:
         return f"{self.now} virtual functions -> {self.count}"
 
-    def is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: NodeIO) -> bool:
         functions = self.read(node).functions
         if len(functions) != self.now:
             wrong = f"has {len(functions)} virtual functions, expected {self.now}"
@@ -219,7 +219,7 @@ class Count(CardChange):
     def before(self, journal: Journal) -> Journal:
         return journal.with_entry("functions", str(self.card), self.count) if self.count else journal
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         before = self.read(node)
         node.do_writes([Write(f"{DEVICES}/{self.card}/{COUNT}", str(self.count))])
         if not node.awaited(lambda: len(self.read(node).functions) == self.count, _LOOKS):
@@ -255,7 +255,7 @@ class Give(CardChange):
     def __str__(self) -> str:
         return f"give its virtual functions to {self.driver}"
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         free = tuple(each.address for each in self.read(node).functions if each.driver is None)
         back = _TakeBack(self.card, self.driver, free)
         try:
@@ -280,7 +280,7 @@ class _TakeBack(CardChange):
     driver: str
     functions: tuple[PCIAddress, ...]
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         for address in reversed(self.functions):
             node.do_writes(writes(address, DriverBinding(self.driver, self.driver), _FREE))
         return ()

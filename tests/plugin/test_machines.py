@@ -11,7 +11,7 @@ from pci.functions import is_gpu
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.names import PCIIDs
-from plugin.changes.engine import Node, Roots
+from plugin.changes.engine import NodeIO, Roots
 from plugin.changes.users import Users
 from plugin.doctor import examine
 from plugin.doctor.finding import NodeFinding
@@ -113,7 +113,7 @@ def take(step: str, device: str, tree: Tree, config: Config) -> Config:
         roots.state.mkdir(exist_ok=True)
         plan = plan_bind(look(roots, host, cards, Users()), cards, config=config)
         assert plan.moves, f"{step} does nothing"
-        move(Node(sys=tree.sys, journal=roots.journal, write=Sysfs(tree.sys), wait=lambda _: None), plan)
+        move(NodeIO(sys=tree.sys, journal=roots.journal, write=Sysfs(tree.sys), wait=lambda _: None), plan)
         make_nodes(tree.sys, tree.dev)
     elif step.startswith("echo "):
         driver = tree.sys / Path(step.split(" > ")[1]).relative_to("/sys").parent

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pci.address import PCIAddress
-from plugin.changes.engine import Change, Failed, Node, Shortfall, Write, carry_out
+from plugin.changes.engine import Failed, NodeChange, NodeIO, Shortfall, Write, carry_out
 from plugin.changes.journal import Journal, JournalFile
 from program.child import Late
 from program.errors import Refusal
@@ -18,7 +18,7 @@ FIRST, OTHER = PCIAddress.parse("0000:41:00.0"), PCIAddress.parse("0000:61:00.0"
 
 
 @dataclass(frozen=True)
-class Turn(Change):
+class Turn(NodeChange):
     """A device gets so many functions by one write."""
 
     at: PCIAddress
@@ -32,14 +32,14 @@ class Turn(Change):
     def device(self) -> PCIAddress:
         return self.at
 
-    def is_needed(self, node: Node) -> bool:
+    def is_needed(self, node: NodeIO) -> bool:
         node.refuse_use(str(self.at))
         return True
 
     def before(self, journal: Journal) -> Journal:
         return journal.with_entry("functions", str(self.at), self.count) if self.count else journal
 
-    def do(self, node: Node) -> tuple[Change, ...]:
+    def do(self, node: NodeIO) -> tuple[NodeChange, ...]:
         node.do_writes([Write(str(self.at), str(self.count))])
         if (node.sys / str(self.at)).read_text() != str(self.count):
             raise Failed(self.at, "has no effect", "see the log")
@@ -71,9 +71,11 @@ class Devices:
         elif isinstance(error, BaseException):
             raise error
 
-    def carry_out(self, *changes: Change, user: Callable[[str], str | None] = lambda name: None) -> Shortfall | None:
-        self.done: list[Change] = []
-        node = Node(sys=self.directory, journal=self.journal, write=self.write, user=user)
+    def carry_out(
+        self, *changes: NodeChange, user: Callable[[str], str | None] = lambda name: None
+    ) -> Shortfall | None:
+        self.done: list[NodeChange] = []
+        node = NodeIO(sys=self.directory, journal=self.journal, write=self.write, user=user)
         return carry_out(node, changes, self.done.append)
 
     @property
@@ -144,6 +146,6 @@ def test_what_cannot_be_remembered_is_not_done(devices: Devices) -> None:
 
 
 def test_a_program_of_nvidias_is_called_for_nothing_else(devices: Devices) -> None:
-    node = Node(sys=devices.directory, journal=devices.journal, write=devices.write)
+    node = NodeIO(sys=devices.directory, journal=devices.journal, write=devices.write)
     with pytest.raises(Refusal, match="sriov-manage: is not called for this"):
         node.run("sriov-manage", "-e", str(FIRST))

@@ -64,7 +64,7 @@ class InProcess(Binder):
     def _card(self, config: Config, vgpu: Name, others: AskUsers) -> PCIAddress | None:
         return vgpus.card_of(read_host(self.kernel.sys), self._node(config, others), vgpu)
 
-    def _node(self, config: Config, others: AskUsers) -> engine.Node:
+    def _node(self, config: Config, others: AskUsers) -> engine.NodeIO:
         kernel = self.kernel
         journal = JournalFile(self._roots.state, boot_id(kernel.proc))
 
@@ -76,7 +76,7 @@ class InProcess(Binder):
             for group in (kernel.sys / "class/vfio").iterdir():
                 (kernel.sys.parent / "dev/vfio" / group.name).touch()
 
-        return engine.Node(
+        return engine.NodeIO(
             sys=kernel.sys,
             journal=journal,
             write=self.faults.around(write),

@@ -76,7 +76,7 @@ class Node:
         faults = faults or Faults()
         journal = FaultyJournal(self.roots.state, self.roots.journal.boot, faults)
         write = faults.around(kernel or Sysfs(self.sys))
-        move(engine.Node(sys=self.sys, journal=journal, write=write, wait=lambda _: None), plan)
+        move(engine.NodeIO(sys=self.sys, journal=journal, write=write, wait=lambda _: None), plan)
 
     def remembered(self) -> dict[str, DriverBinding]:
         return {

@@ -101,7 +101,7 @@ class Node(Kernel):
 
     def carry_out(self, planned: Plan) -> tuple[Problem, ...]:
         faults = self.faults = Faults(self.kill_at)
-        node = engine.Node(
+        node = engine.NodeIO(
             sys=self.sys,
             journal=FaultyJournal(self.state, boot_id(self.proc), faults),
             write=faults.around(self.write),

@@ -7,7 +7,7 @@ import pytest
 
 from pci.vgpus import CutCard
 from plugin.cards.vgpu_rules import VGPURule
-from plugin.changes.engine import Change
+from plugin.changes.engine import NodeChange
 from plugin.kinds.vgpus import Plan
 from plugin.kinds.virtual_function import VENDORS, Vendor, given_back, wanted
 from program.problem import Problem
@@ -33,14 +33,14 @@ def node_of(directory: Path, driver: str, *drivers: str) -> Node:
     return node
 
 
-def asked(node: Node, count: int) -> tuple[Change | Problem, ...]:
+def asked(node: Node, count: int) -> tuple[NodeChange | Problem, ...]:
     survey = node.survey()
     (card,) = survey.cards
     return tuple(wanted(survey, card, count, {}, WITH_ACME) if count else given_back(survey, card))
 
 
-def done(node: Node, *changes: Change | Problem) -> tuple[Problem, ...]:
-    its = tuple(each for each in changes if isinstance(each, Change))
+def done(node: Node, *changes: NodeChange | Problem) -> tuple[Problem, ...]:
+    its = tuple(each for each in changes if isinstance(each, NodeChange))
     assert its == changes
     return node.carry_out(Plan({node.survey().cards[0].address: its}, ()))
 
