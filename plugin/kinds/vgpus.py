@@ -239,7 +239,7 @@ def card_of(host: Host, node: NodeIO, vgpu: Name) -> PCIAddress | None:
     """Return the card of a vGPU; None if it is gone, or if we made no such mediated device."""
     where = node.journal.read().mdevs.get(str(vgpu)) if isinstance(vgpu, UUID) else str(vgpu)
     function = None if where is None else host.functions.get(PCIAddress.parse(where))
-    return None if function is None else function.physical_function or function.address
+    return None if function is None else function.card
 
 
 def _node(roots: Roots, config: Config, ask_users: AskUsers) -> NodeIO:
