@@ -177,7 +177,7 @@ def test_a_write_that_hangs_in_the_kernel_holds_up_neither_the_plugin_nor_the_do
     make_nodes(sys, kubelet.directory / "dev")
     load(sys, "vfio-pci")
     (tmp_path / "proc").mkdir()
-    state = tmp_path / "state"
+    (state := tmp_path / "state").mkdir()
     unbind = (sys / DEVICES / FIRST / "driver/unbind").resolve()
     with serve(sys, kubelet.directory) as plugin:
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
