@@ -26,16 +26,20 @@ from program.terminal import COLUMNS
 
 #: What the guest gets for an entry. `host`: a PCI address, a mediated device's UUID, or a USB device's bus:number.
 #: `is`: GPU, audio, ..., or a mediated device's type. `guest`: its PCI address in the guest, null for a USB device.
+#: `iommuGroup`: if it is another than the entry's.
 # A call, since one of the keys is a word of Python's.
-Passed = TypedDict("Passed", {"host": str, "is": str | None, "guest": str | None})
+Passed = TypedDict(
+    "Passed", {"host": str, "is": str | None, "guest": str | None, "iommuGroup": NotRequired[int | None]}
+)
 
 
 class Explained(TypedDict):
     """An entry: `kind` is gpu, hostdevice, or sriov for an interface; it has a `resource` (deviceName), a `claim` and
     its `request`, or the `network` of its virtual function. `variable`: where its device was read. `alias`: the
     device's in the domain, for virsh and the guest's log. A mediated device's `numaNode` is its parent's. `missing`:
-    why the card may not be whole. `onSlotOf`: the name of an earlier entry with functions of the same card; both are on
-    one slot. `passed`: the functions of the card, then those of its unit's other cards."""
+    why the card may not be whole. `leftBehind`: what of the card, or of its slot, the guest does not get.
+    `onSlotOf`: the name of an earlier entry with functions of the same card; both are on one slot. `passed`: the
+    functions of the card, then those of other slots that come along."""
 
     kind: str
     name: str
@@ -48,6 +52,7 @@ class Explained(TypedDict):
     iommuGroup: int | None
     numaNode: int | None
     missing: Missing | None
+    leftBehind: NotRequired[list[str]]
     onSlotOf: NotRequired[str]
     passed: list[Passed]
 
@@ -169,9 +174,9 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
     cards; then a line for each thing that is amiss. Texts are wrapped at so many columns."""
     rows = [("ENTRY", "HOST", "IS", "GUEST", "GROUP", "NUMA", "ALIAS")]
     for entry in explanation["entries"]:
-        place = _or_dash(entry["iommuGroup"]), _or_dash(entry["numaNode"])
         named, alias = f"{entry['kind']} {entry['name']}", entry["alias"]
         for passed in entry["passed"]:
+            place = _or_dash(passed.get("iommuGroup", entry["iommuGroup"])), _or_dash(entry["numaNode"])
             rows.append((named, passed["host"], _or_dash(passed["is"]), _or_dash(passed["guest"]), *place, alias))
             named = alias = ""
     lines = aligned(rows) if explanation["entries"] else ["The manifest has no gpus and no hostDevices."]
@@ -187,6 +192,9 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
         lines += _wrapped(f"{', '.join(clique['entries'])}: ", f"clique {clique['clique']}, {peers}", columns)
     for names, missing in _incomplete(explanation):
         lines += _wrapped("may not be whole: ", f"{names}: {missing}", columns)
+    for entry in explanation["entries"]:
+        for behind in entry.get("leftBehind", ()):
+            lines += _wrapped(f"{entry['kind']} {entry['name']} ", behind, columns)
     lines += [
         f"one card: {entry['kind']} {entry['name']} is on the slot of {entry['onSlotOf']}"
         for entry in explanation["entries"]
@@ -220,6 +228,8 @@ def _entry(
         "missing": card.missing,
         "passed": _passed(claim, cards, layout, seen, host),
     }
+    if card.left_behind:
+        entry["leftBehind"] = list(map(str, card.left_behind))
     if card.joins is not None:
         together = {claim, card.joins}
         if any(together <= {device.claim for device in seat.hostdevs} for seat in layout.seats):
@@ -238,11 +248,19 @@ def _passed(
         return [{"host": str(claim.device), "is": "USB device", "guest": None}]
     sources = {function for card in cards if card.claim == claim for function in card.functions or (claim.device,)}
     return [
-        {"host": str(device.source), "is": what(device.source, host), "guest": str(seen[device])}
+        _passed_one(device, seen[device], claim, host)
         for seat in layout.seats
         for device in seat.hostdevs
         if device.source in sources
     ]
+
+
+def _passed_one(device: HostDev, at: PCIAddress, claim: Claim, host: Host | None) -> Passed:
+    passed: Passed = {"host": str(device.source), "is": what(device.source, host), "guest": str(at)}
+    its, claimed = function_of(device.source, host), function_of(claim.device, host)
+    if its is not None and claimed is not None and its.iommu_group != claimed.iommu_group:
+        passed["iommuGroup"] = its.iommu_group
+    return passed
 
 
 def _between(pair: Pair) -> Between:

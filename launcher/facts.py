@@ -70,8 +70,8 @@ class Facts:
     the volumes whose claim is a block device, and not a file system with a file in it. `raw_images`: the containerDisks
     whose image is raw, and not qcow2; and the volumes whose image in `own.disks` is raw by its name. `no_direct_io`:
     the volumes with a file on a file system without O_DIRECT. `block_sizes`: by volume, for disks that match those of
-    their volume. `pod_interfaces`: by network, what Multus has attached to the pod; None if unknown. `own`: None in a
-    pod.
+    their volume. `pod_interfaces`: by network, what Multus has attached to the pod; None if unknown. `vfio_nodes`:
+    the names below /dev/vfio that the pod has; None if unknown. `own`: None in a pod.
     """
 
     kvm: bool = True
@@ -84,6 +84,7 @@ class Facts:
     no_direct_io: frozenset[str] = frozenset()
     block_sizes: Mapping[str, BlockSizes] = field(default_factory=dict)
     pod_interfaces: Mapping[str, PodInterface] | None = None
+    vfio_nodes: frozenset[str] | None = None
     own: OwnMachine | None = None
 
     def place(self, path: str) -> str:

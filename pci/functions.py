@@ -7,6 +7,7 @@ from pci.vendors import AMD, AMD_PROCESSORS, INTEL, NVIDIA
 _DISPLAY = 0x03
 _PROCESSING_ACCELERATOR = 0x1200
 _OTHER_BRIDGE = 0x0680
+_AUDIO = (0x0401, 0x0403)
 
 #: GPUs of Grace Hopper and Grace Blackwell, whose memory the processor addresses: those of Linux' driver for them
 #: (drivers/vfio/pci/nvgrace-gpu/main.c, 6.18).
@@ -36,12 +37,15 @@ _CLASS_WORDS = {
     0x0300: "VGA",
     0x0302: "3D controller",
     0x0380: "display",
+    0x0401: "audio",
     0x0403: "audio",
+    0x0480: "multimedia",
     0x0600: "host bridge",
     0x0604: "PCI bridge",
     0x0680: "other bridge",
     0x0C03: "USB",
     0x0C80: "UCSI",
+    0x1080: "encryption",
     0x1200: "accelerator",
 }
 
@@ -51,6 +55,11 @@ def is_gpu(function: Function) -> bool:
     return function.pci_class >> 16 == _DISPLAY or (
         function.vendor_id == AMD and function.pci_class >> 8 == _PROCESSING_ACCELERATOR
     )
+
+
+def is_audio(function: Function) -> bool:
+    """Whether the function is a sound device (class 0401 or 0403)."""
+    return function.pci_class >> 8 in _AUDIO
 
 
 def is_integrated_gpu(host: Host, function: Function) -> bool:

@@ -311,3 +311,18 @@ class Host:
     def slot(self, address: PCIAddress) -> tuple[Function, ...]:
         """Return the functions of this address's slot, ascending."""
         return self._slots.get((address.domain, address.bus, address.slot), ())
+
+    @cached_property
+    def _below(self) -> Mapping[tuple[PCIAddress, ...], tuple[Function, ...]]:
+        below: dict[tuple[PCIAddress, ...], tuple[Function, ...]] = {}
+        for function in self.functions.values():
+            if function.switch is not None:
+                above = function.bridges[:-1]
+                below[above] = (*below.get(above, ()), function)
+        return below
+
+    def beside(self, function: Function) -> tuple[Function, ...]:
+        """Return the functions behind the other downstream ports of the switch that this function is behind, ascending;
+        none without a switch directly above."""
+        below = self._below.get(function.bridges[:-1], ()) if function.switch is not None else ()
+        return tuple(other for other in below if other.bridges != function.bridges)

@@ -6,13 +6,14 @@ hears of it. A device that VFIO has and that is broken (a companion on another d
 it, and hands it out to no pod.
 """
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from pci.address import PCIAddress
-from pci.cards import card_of
+from pci.cards import Card, card_of, groups_of, part_of, travels_alone
 from pci.functions import is_bmc_screen, is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.host import Function, Host, OtherMember
+from pci.vendors import AMD_PROCESSORS
 
 #: Drivers that hold a function without touching it: the kernel counts them as none (drivers/vfio, "viable").
 PLACEHOLDERS = ("pci-stub",)
@@ -146,11 +147,10 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
 
 
 def strangers(host: Host, functions: Iterable[Function], taken: Container[PCIAddress] = ()) -> tuple[Function, ...]:
-    """Return the PCI functions that keep the IOMMU group of these functions from guests: they are on a driver that is
+    """Return the PCI functions that keep the IOMMU groups of these functions from guests: they are on a driver that is
     neither VFIO's nor a placeholder, and are not `taken` along. A bridge keeps no group."""
     functions = tuple(functions)
-    group = functions[0].iommu_group
-    members = (host.functions.get(address) for address in (() if group is None else host.groups[group]))
+    members = (host.functions.get(address) for group in groups_of(functions) for address in host.groups[group])
     return tuple(
         member
         for member in members
@@ -163,13 +163,19 @@ def strangers(host: Host, functions: Iterable[Function], taken: Container[PCIAdd
 
 
 def shared_with(host: Host, functions: Iterable[Function], taken: Container[PCIAddress] = ()) -> Hindrance | None:
-    """Return who else keeps the IOMMU group of these functions from guests, each by name, and what helps; None if
+    """Return who else keeps an IOMMU group of these functions from guests, each by name, and what helps; None if
     nobody does. Strangers that are a graphics card can be given to the guest, too; others are the node's own."""
     functions = tuple(functions)
-    group = functions[0].iommu_group
-    if group is None:
-        return None
     on_pci = strangers(host, functions, taken)
+    shared = (
+        _shared_group(host, group, [member for member in on_pci if member.address in host.groups[group]])
+        for group in groups_of(functions)
+    )
+    return next((hindrance for hindrance in shared if hindrance is not None), None)
+
+
+def _shared_group(host: Host, group: int, on_pci: Sequence[Function]) -> Hindrance | None:
+    """Return the hindrance that these strangers, and members that are not on PCI, are to a group; None if none is."""
     others = tuple(filter(keeps_its_group, host.others.get(group, ())))
     held = [
         *(f"{what(member)} is bound to {member.driver}" for member in on_pci),
@@ -202,19 +208,17 @@ def _is_of_a_spare_card(host: Host, member: Function) -> bool:
 def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
     """Return why the guest would not get all of these functions, naming the offenders; None if all is well.
 
-    The others of the IOMMU group only need to be without another driver.
+    The others of the IOMMU groups only need to be without another driver.
     """
-    group = functions[0].iommu_group
-    if group is None:
-        return None
-    broken = f"is in group {group}, which is not viable"
-    for address in host.groups[group]:
-        if (member := host.functions.get(address)) is not None and member.is_bridge:
-            continue
-        if host.silent and str(address) in host.silent:
-            return no_answer(str(address))
-        if member is None:
-            return Hindrance(f"{broken}: {address} cannot be read", "the kernel's log may say what became of it")
+    for group in groups_of(functions):
+        for address in host.groups[group]:
+            if (member := host.functions.get(address)) is not None and member.is_bridge:
+                continue
+            if host.silent and str(address) in host.silent:
+                return no_answer(str(address))
+            if member is None:
+                wrong = f"is in group {group}, which is not viable: {address} cannot be read"
+                return Hindrance(wrong, "the kernel's log may say what became of it")
     if (shared := shared_with(host, functions)) is not None:
         return shared
     for member in functions:
@@ -224,5 +228,77 @@ def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
             # The kernel would let the group be opened; but the guest gets the card whole, this function included.
             bound = f"{what(member)} is bound to {member.driver or 'no driver'}"
             return Hindrance(f"is not whole: {bound}", "bind it to vfio-pci", member.address)
-        return Hindrance(f"{broken}: {what(member)} is bound to {member.driver}", "bind it to vfio-pci", member.address)
+        wrong = f"is in group {member.iommu_group}, which is not viable: {what(member)} is bound to {member.driver}"
+        return Hindrance(wrong, "bind it to vfio-pci", member.address)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """Functions that a guest does not get with a card, and why, in words of their own. `is_of_card`: they are of the
+    card, and do not only share its slot."""
+
+    functions: Card
+    reason: Hindrance
+    is_of_card: bool
+
+    @property
+    def wrong(self) -> str:
+        """What the card does, in words that go after its name."""
+        return f"leaves {', '.join(map(what, self.functions))} behind: {self.reason.wrong}"
+
+    def __str__(self) -> str:
+        return f"{self.wrong}; {self.reason.fix}"
+
+
+def left_behind(host: Host, card: Card, *, noiommu: bool = False) -> tuple[LeftBehind, ...]:
+    """Return what stays on the node when a guest gets this card of a GPU: its parts in IOMMU groups of their own that a
+    guest cannot have, and the functions of its slot that are not the card's. A card that is not bound to vfio yet has
+    no such parts: all of it is bound together."""
+    first = part_of(host, card[0].address)
+    if travels_alone(card[0]) or not any(map(is_gpu, first)):
+        return ()
+    is_bound = any(map(is_on_vfio, first))
+    parts = dict.fromkeys(part_of(host, function.address) for function in card if function not in first)
+    left = [
+        LeftBehind(part, reason, is_of_card=True)
+        for part in parts
+        if is_bound and (reason := _keeps_part(host, part, card, noiommu=noiommu)) is not None
+    ]
+    others: dict[str, list[Function]] = {}
+    for function in host.slot(card[0].address):
+        whose = card_of(host, function.address)
+        if function not in card and not travels_alone(function) and not any(map(is_gpu, whose)):
+            others.setdefault(_whose(card, whose), []).append(function)
+    fix = "leave them to the node"
+    left += [LeftBehind(tuple(its), Hindrance(wrong, fix), is_of_card=False) for wrong, its in others.items()]
+    return tuple(left)
+
+
+def _keeps_part(host: Host, part: Card, card: Card, *, noiommu: bool) -> Hindrance | None:
+    """Return why a guest does not get this part of the card, though it gets the card; None if it does."""
+    is_in_group = part[0].iommu_group == card[0].iommu_group
+    for function in part:
+        if is_in_group and not (function.driver is None or function.driver in PLACEHOLDERS):
+            continue  # on vfio, or the whole group cannot be given
+        if (reason := not_for_guests(host, function, noiommu=noiommu)) is not None:
+            that = "that" if len(part) == 1 else str(function.address)
+            return Hindrance(f"{that} {reason.wrong}", reason.fix, reason.to_bind)
+    if is_in_group:
+        return None
+    if (reason := not_viable(host, part)) is not None:
+        return Hindrance(f"that {reason.wrong}", reason.fix, reason.to_bind)
+    members = (host.functions[address] for group in groups_of(part) for address in host.groups[group])
+    others = [member for member in members if member not in card and not member.is_bridge]
+    if not others:
+        return None
+    # Whoever else gets one of these would find the group in use.
+    return Hindrance(f"that shares group {part[0].iommu_group} with {', '.join(map(what, others))}", _ANOTHER_SLOT)
+
+
+def _whose(card: Card, others: Card) -> str:
+    """Return why these functions, which share the slot of a card's GPU, are not the card's."""
+    vendors = {function.vendor_id for function in others} - {card[0].vendor_id}
+    whose = "the processor's" if vendors == {AMD_PROCESSORS} else "not the card's"
+    named = " and ".join(f"{vendor:04x}" for vendor in sorted(vendors))
+    return f"only on its slot, and {whose} (vendor {named}, the GPU's is {card[0].vendor_id:04x})"

@@ -68,22 +68,28 @@ class Grounds:
 
 
 def grounds(sys: Path, dev: Path, device: Device, nodes: tuple[DeviceNode, ...]) -> Grounds:
-    """Return the grounds of a device: the members of its group, their drivers, their place in VFIO, and its nodes.
+    """Return the grounds of a device: the members of its groups, their drivers, their place in VFIO, and its nodes.
 
-    Every path leads through the group, so that a function that changed its group is noticed too.
+    Every path leads through a group, so that a function that changed its group is noticed too.
     """
     present = [f"{dev}{node.host.removeprefix('/dev')}" for node in nodes]
     if device.mdev is not None:
         link = f"{sys}/{MDEVS}/{device.id}/iommu_group"
-        return Grounds(device, nodes, Entries(None, ((link, f"/{device.iommu_group}"),), tuple(present), ()))
-    group = f"{sys}/{IOMMU_GROUPS}/{device.iommu_group}/devices"
-    endpoints = [(member, f"{group}/{member.address}") for member in device.members if not member.is_bridge]
+        return Grounds(device, nodes, Entries((), ((link, f"/{device.iommu_group}"),), tuple(present), ()))
+    groups = {group: f"{sys}/{IOMMU_GROUPS}/{group}/devices" for group in device.iommu_groups}
+    members = [*(each.iommu_group for each in device.members), *(group for group, _ in device.others)]
+    endpoints = [
+        (member, f"{groups[member.iommu_group]}/{member.address}")
+        for member in device.members
+        # One that says another group than the one that lists it: the count does not hold.
+        if not member.is_bridge and member.iommu_group in groups
+    ]
     present += [f"{path}/{VFIO_DEV}/{member.vfio_device}" for member, path in endpoints if member.vfio_device]
     # A member with a node of VFIO's is still on its driver. Others (before Linux 6.1 all) are asked for their driver.
     drivers = [(member.driver, f"{path}/driver") for member, path in endpoints if not member.vfio_device]
-    drivers += [(other.driver, f"{group}/{other.name}/{OTHER_DRIVER}") for other in device.others]
+    drivers += [(other.driver, f"{groups[group]}/{other.name}/{OTHER_DRIVER}") for group, other in device.others]
     entries = Entries(
-        count=(group, len(device.members) + len(device.others)),
+        counts=tuple((path, members.count(group)) for group, path in groups.items()),
         links=tuple((path, f"/{driver}") for driver, path in drivers if driver),
         present=tuple(present),
         absent=tuple(path for driver, path in drivers if not driver),

@@ -7,7 +7,7 @@ holds the trees against this file. What the machines are made of follows lspci a
 import os
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.processes import FIXTURES
@@ -300,6 +300,29 @@ def two_h100() -> tuple[Function, ...]:
     return tuple(functions)
 
 
+def cards_of_several_groups() -> tuple[Function, ...]:
+    """Two cards whose functions have groups of their own: a Radeon RX 6600, which has all on one slot, and an Arc A750,
+    whose audio is on another port of the board's own switch. Both have that: a Radeon's has one downstream port."""
+    radeon, arc = "pci0000:00/0000:00:01.1", "pci0000:40/0000:40:01.1"
+    gpu, audio = card("0000:03:00", ("1002:73ff", "1002:ab28"), subsystem="1458:2405", group=13, numa=0,
+                      path=f"{radeon}/0000:01:00.0/0000:02:00.0")  # fmt: skip
+    arcs, arcs_audio = card("0000:43:00", ("8086:56a1", "8086:4f90"), subsystem="8086:1021", group=24, numa=1,
+                            path=f"{arc}/0000:41:00.0/0000:42:01.0")  # fmt: skip
+    return (
+        bridge("0000:00:01.1", "1022:1483", path="pci0000:00", group=10, numa=0),
+        bridge("0000:01:00.0", "1002:1478", path=radeon, group=11, numa=0),
+        bridge("0000:02:00.0", "1002:1479", path=f"{radeon}/0000:01:00.0", group=12, numa=0),
+        gpu,
+        replace(audio, group=14),
+        bridge("0000:40:01.1", "1022:1483", path="pci0000:40", group=20, numa=1),
+        bridge("0000:41:00.0", "8086:4fa1", path=arc, group=21, numa=1),
+        bridge("0000:42:01.0", "8086:4fa4", path=f"{arc}/0000:41:00.0", group=22, numa=1),
+        bridge("0000:42:04.0", "8086:4fa4", path=f"{arc}/0000:41:00.0", group=23, numa=1),
+        arcs,
+        replace(arcs_audio, address="0000:44:00.0", path=f"{arc}/0000:41:00.0/0000:42:04.0", group=25),
+    )
+
+
 MACHINES: Mapping[str, tuple[Function, ...]] = {
     "rtx-2060": desktop(
         card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1, subsystem="1462:3756"),
@@ -328,6 +351,7 @@ MACHINES: Mapping[str, tuple[Function, ...]] = {
     ),
     "hgx-a100-8-gpu": hgx_a100(),
     "two-h100": two_h100(),
+    "cards-of-several-groups": cards_of_several_groups(),
 }  # fmt: skip
 
 
@@ -335,6 +359,7 @@ MACHINES: Mapping[str, tuple[Function, ...]] = {
 PROCESSORS: Mapping[str, Processors] = {
     "two-rtx-3090": Processors(sockets=2, cores=8),
     "two-h100": Processors(sockets=2, cores=16),
+    "cards-of-several-groups": Processors(sockets=2, cores=8),
     "hgx-a100-8-gpu": Processors(sockets=8, cores=16),  # two sockets, four nodes each (NPS4)
 }
 

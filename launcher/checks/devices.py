@@ -19,6 +19,7 @@ from launcher.guest import TOPOLOGY
 from launcher.guest import VFIO as BY
 from launcher.guest_pci.addresses import Layout
 from launcher.hostdevs import NONE_LOOKED_UP, GuestCard, function_of, mediated
+from pci.cards import groups_of
 from pci.functions import is_gpu, is_on_vfio, word
 from pci.host import Function, Host
 from pci.resource import USBAddress
@@ -82,6 +83,14 @@ def not_whole(cards: Iterable[GuestCard], host: Host | None) -> Iterator[Finding
         return
     for card in cards:
         yield warning(card.claim.entry, f"{card.missing}, and so it goes without companions", fix)
+
+
+def left_behind(cards: Iterable[GuestCard]) -> Iterator[Finding]:
+    """Yield the functions of cards that the guest does not get with them; not those that only share a card's slot."""
+    for card in cards:
+        for left in card.left_behind:
+            if left.is_of_card:
+                yield warning(card.claim.entry, left.wrong, left.reason.fix)
 
 
 def misplaced(layout: Layout) -> Iterator[Finding]:
@@ -167,16 +176,14 @@ def _nodes_of(card: GuestCard, host: Host, *, by_iommufd: bool) -> tuple[str, ..
     device = card.device
     if isinstance(device, USBAddress):
         return (f"bus/usb/{device.bus:03}/{device.device:03}",)
-    mdev = mediated(device, host)
-    function = function_of(device, host)
-    if mdev is not None:
-        group = mdev.iommu_group
-    elif by_iommufd:
-        functions = [host.functions[address] for address in card.functions if address in host.functions]
-        return tuple(f"{_FUNCTIONS}/{each.vfio_device or ''}".rstrip("/") for each in functions if is_on_vfio(each))
+    if (mdev := mediated(device, host)) is not None:
+        groups: tuple[int, ...] = () if mdev.iommu_group is None else (mdev.iommu_group,)
     else:
-        group = function.iommu_group if function is not None and is_on_vfio(function) else None
-    return () if group is None or group in host.noiommu else (f"vfio/{group}",)
+        functions = [each for address in card.functions if (each := host.functions.get(address)) and is_on_vfio(each)]
+        if by_iommufd:
+            return tuple(f"{_FUNCTIONS}/{each.vfio_device or ''}".rstrip("/") for each in functions)
+        groups = groups_of(functions)
+    return tuple(f"vfio/{group}" for group in groups if group not in host.noiommu)
 
 
 def _without_vfio(outcome: int, nodes: OpenedNodes, wording: Wording) -> Finding:

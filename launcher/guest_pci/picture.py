@@ -11,6 +11,7 @@ from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.locations import LocatedCard, pairs, what
 from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
+from pci.cards import groups_of
 from pci.distance import Location
 from pci.host import Host
 from pci.topology import TreeNode, Twig, tree
@@ -57,12 +58,15 @@ def _title(vm: str, cards: tuple[LocatedCard, ...]) -> str:
 def _on_host(card: LocatedCard, host: Host | None, colour: str) -> _Side:
     sources = [device.source for device in card.seat.hostdevs]
     function, mdev = function_of(sources[0], host), mediated(sources[0], host)
-    at = mdev or function
+    if mdev is None:
+        groups = groups_of(each for source in sources if (each := function_of(source, host)) is not None)
+    else:
+        groups = () if mdev.iommu_group is None else (mdev.iommu_group,)
     text = (
         *_functions([(source, what(source, host)) for source in sources if isinstance(source, PCIAddress)]),
         *(line for source in sources if isinstance(source, UUID) for line in (str(source), what(source, host) or "")),
         *((f"of {mdev.parent}",) if mdev is not None else ()),
-        *((f"IOMMU group {at.iommu_group}",) if at is not None and at.iommu_group is not None else ()),
+        *((f"IOMMU group {', '.join(map(str, groups))}",) if groups else ()),
     )
     node = card.host.numa_node if card.host is not None else None
     return _Side(

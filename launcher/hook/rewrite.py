@@ -17,7 +17,7 @@ from pathlib import Path
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from launcher.checks.devices import misplaced
+from launcher.checks.devices import left_behind, misplaced
 from launcher.claims import Claim, Entry
 from launcher.cpus.host import processors_of
 from launcher.cpus.pinning import Cell
@@ -109,8 +109,11 @@ def rewritten(domain: bytes, asked: Asked, sysfs: Path) -> Rewritten:
     edits.refuse_one_address_twice(root)
     return Rewritten(
         xml=etree.tostring(root),
-        cards=_lines(seats, layout, host),
-        warnings=(*warnings, *(finding.problem for finding in misplaced(layout)), *bars),
+        cards=(
+            *_lines(seats, layout, host),
+            *(f"{card.claim.entry} {left}" for card in cards for left in card.left_behind if not left.is_of_card),
+        ),
+        warnings=(*warnings, *(finding.problem for finding in (*left_behind(cards), *misplaced(layout))), *bars),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from launcher.checks.devices import misplaced
+from launcher.checks.devices import left_behind, misplaced
 from launcher.checks.fabric import other_driver
 from launcher.checks.hotplug import from_the_start
 from launcher.checks.network import not_tuned, reached_elsewhere
@@ -164,6 +164,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         refused=tuple(refused),
         findings=(
             *not_given,
+            *left_behind(cards),
             *other_driver(vmi.metadata.annotations.selection.driver, pod.environ),
             *from_the_start(vmi.spec.volumes),
             *not_tuned(vmi.spec.domain.devices),
@@ -193,7 +194,8 @@ def _cards(
     allocated = {wants: device for each in given if each is not None for wants, device in each.items()}
     claimed = claim(entries, pod.environ, host, allocated)
     refused += claimed.unmet.values()
-    cards = whole_cards(claimed.claims, claimed.left_over, host, vmi.metadata.annotations.companions)
+    companions = vmi.metadata.annotations.companions
+    cards = whole_cards(claimed.claims, claimed.left_over, host, companions, facts.vfio_nodes)
     return cards, not_passed_on(claimed.left_over, cards), not claimed.unmet and None not in given
 
 

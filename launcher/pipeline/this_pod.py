@@ -66,6 +66,7 @@ class Here:
             kvm=not self.emulation,
             address_bits=address_bits_in(pod) if is_here else None,
             pod_interfaces=networks,
+            vfio_nodes=None if self.dev is None or root_of(self.uri) is None else _vfio_nodes(self.dev / "vfio"),
         )
         if self.dev is None or self.emulation or root_of(self.uri) is None:
             return facts, findings
@@ -147,6 +148,11 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
     yield from volumes(spec, start.facts, here.root, start.needs, here.wording)
     yield from space(read_rooms(start.needs), here.wording)
+
+
+def _vfio_nodes(vfio: Path) -> frozenset[str]:
+    """The names below /dev/vfio; empty without that directory."""
+    return frozenset(str(path.relative_to(vfio)) for path in (*vfio.glob("*"), *vfio.glob("devices/*")))
 
 
 def _text(directory: Path | None, path: str) -> str:

@@ -19,6 +19,7 @@ from launcher.runtime.embedded import is_own_machine
 from launcher.runtime.mounts import enter_own_namespace, lend_device, lend_file
 from launcher.runtime.user import raise_limits
 from pci.address import InvalidPCIAddress, PCIAddress
+from pci.cards import card_of, groups_of
 from pci.sysfs.attribute import CannotLook
 from pci.sysfs.functions import NotSysfs, read_host
 from program.bootstrap import values_of
@@ -144,10 +145,10 @@ def nodes_of(gpus: Sequence[str], sysfs: Path) -> tuple[Path, ...]:
         return ()
     try:
         host = read_host(sysfs)
-        functions = [host.functions.get(PCIAddress.parse_short(text)) for text in gpus]
+        functions = [each for text in gpus for each in card_of(host, PCIAddress.parse_short(text))]
     except (NotSysfs, CannotLook, InvalidPCIAddress):
         return ()
-    groups = sorted({each.iommu_group for each in functions if each is not None and each.iommu_group is not None})
+    groups = sorted(groups_of(functions))
     members = [host.functions.get(address) for group in groups for address in host.groups[group]]
     devices = [each.vfio_device for each in members if each is not None and each.vfio_device is not None]
     names = ("vfio/vfio", *(f"vfio/{group}" for group in groups if group not in host.noiommu))

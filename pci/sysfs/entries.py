@@ -9,11 +9,11 @@ from dataclasses import dataclass
 class Entries:
     """Entries as they were seen, by absolute path.
 
-    `count`: a directory, and how many entries it had. `links`: each link, and what its target ended with. `present` and
-    `absent`: what there was, and what there was not.
+    `counts`: directories, and how many entries each had. `links`: each link, and what its target ended with. `present`
+    and `absent`: what there was, and what there was not.
     """
 
-    count: tuple[str, int] | None
+    counts: tuple[tuple[str, int], ...]
     links: tuple[tuple[str, str], ...]
     present: tuple[str, ...]
     absent: tuple[str, ...]
@@ -23,8 +23,9 @@ def unchanged(entries: Sequence[Entries]) -> bool:
     """Whether all of these are as they were. Nothing else is read, since every pod waits for this."""
     try:
         for seen in entries:
-            if seen.count is not None and len(os.listdir(seen.count[0])) != seen.count[1]:
-                return False
+            for directory, number in seen.counts:
+                if len(os.listdir(directory)) != number:
+                    return False
             for path, end in seen.links:
                 if not os.readlink(path).endswith(end):
                     return False

@@ -10,15 +10,26 @@ from functools import cached_property
 from typing import TypeAlias
 
 from pci.address import PCIAddress
-from pci.cards import Card, card_of, cards_of
-from pci.functions import is_bmc_screen, is_gpu, is_integrated_gpu, is_nvswitch, is_on_vfio
+from pci.cards import Card, card_of, cards_of, groups_of
+from pci.functions import is_bmc_screen, is_gpu, is_nvswitch, is_on_vfio
 from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resets import deadly_reset, is_listed
 from pci.resource import DeviceKind, NodeDevice, variable
 from pci.vendors import NVIDIA, PREFIXES
-from pci.viability import NO_VGPU_YET, Hindrance, in_parts, no_answer, not_for_guests, not_viable, shared_with
+from pci.viability import (
+    NO_VGPU_YET,
+    Hindrance,
+    LeftBehind,
+    in_parts,
+    left_behind,
+    no_answer,
+    not_for_guests,
+    not_viable,
+    shared_with,
+)
 from plugin.cards.config import Bind, Config, DeadlyResets, Groups, Rule, Serve
 from plugin.cards.names import PCIIDs, resource_name, type_resource_name
+from plugin.cards.rules import NOTHING, fitting, is_left_to_the_node, wanted_settings
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -40,21 +51,23 @@ _Claim: TypeAlias = tuple[str, DeviceKind | None]
 class Device:
     """What the kubelet hands out as one: a card, a unit of several cards, a virtual function or a mediated device.
 
-    `functions` are ascending; the first one's address is the device's ID. `lead` is the device's main function: the
-    GPU, or the function that the config's rule fits. A mediated device has no functions, a UUID for an ID, and its
-    parent for a `lead`. `members` are all functions of the IOMMU group, `others` its members that are not on PCI; a
-    mediated device has neither. `resource` is None if neither a rule nor the vendor's prefix gives a name; `serve` is
-    the protocol by which pods get the device. `to_bind`: the device is not on vfio, and is bound to it for the claim
-    that gets the device; whether that is possible is not known here. `is_of_claim`: it is a vGPU that gpu-plugin made
-    for a claim, and that goes with the claim, so nobody else is told of it. `withheld` says why the kubelet never hears
-    of the device, `unhealthy` why it is not handed out; at most one of the two is set.
+    `functions` are ordered as in pci.cards.Card; the first one's address is the device's ID. `lead` is the device's
+    main function: the GPU, or the function that the config's rule fits. A mediated device has no functions, a UUID for
+    an ID, and its parent for a `lead`. `members` are all functions of the IOMMU groups, `others` their members that are
+    not on PCI, each behind its group; a mediated device has neither. `left_behind`: what of the card, or of its slot, a
+    guest does not get. `resource` is None if neither a rule nor the vendor's prefix gives a name; `serve` is the
+    protocol by which pods get the device. `to_bind`: the device is not on vfio, and is bound to it for the claim that
+    gets the device; whether that is possible is not known here. `is_of_claim`: it is a vGPU that gpu-plugin made for a
+    claim, and that goes with the claim, so nobody else is told of it. `withheld` says why the kubelet never hears of
+    the device, `unhealthy` why it is not handed out; at most one of the two is set.
     """
 
     functions: Card
     lead: Function
     mdev: MediatedDevice | None = None
     members: tuple[Function, ...] = ()
-    others: tuple[OtherMember, ...] = ()
+    others: tuple[tuple[int, OtherMember], ...] = ()
+    left_behind: tuple[LeftBehind, ...] = ()
     model: str
     resource: str | None
     serve: Serve
@@ -73,7 +86,15 @@ class Device:
 
     @property
     def iommu_group(self) -> int | None:
+        """The group of the lead, or of the mediated device."""
         return self.lead.iommu_group if self.mdev is None else self.mdev.iommu_group
+
+    @property
+    def iommu_groups(self) -> tuple[int, ...]:
+        """All groups, each once: the lead's, and those of functions that have groups of their own."""
+        if self.mdev is None:
+            return groups_of((self.lead, *self.functions))
+        return () if self.mdev.iommu_group is None else (self.mdev.iommu_group,)
 
     @property
     def numa_node(self) -> int | None:
@@ -129,18 +150,6 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventor
     cards = [each for card in cards_of(host) if (each := by_config(host, card, config, pci_ids)) is not None]
     devices = _told_apart((*_as_offered(host, cards, config), *_mdevs(host, config, pci_ids)), config, before)
     return Inventory(_served_one_way(devices, before))
-
-
-def fitting(host: Host, card: Card, config: Config) -> tuple[Rule, Function] | None:
-    """Return the first rule of the config that fits a function of the card, and that function; None if no rule fits."""
-    return next(
-        ((rule, function) for rule in config.offer for function in card if rule.fits(function, host.vgpu_types)), None
-    )
-
-
-def is_left_to_the_node(host: Host, card: Card, lead: Function, config: Config) -> bool:
-    """True if the card is the processor's own GPU and no rule of the config fits it: it stays the node's console."""
-    return is_integrated_gpu(host, lead) and fitting(host, card, config) is None
 
 
 def by_config(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> Device | None:
@@ -217,8 +226,7 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
     for card in cards:
         number = card.iommu_group
         group = sharing.get(number, [])
-        functions, leads = card.functions, [card.lead]
-        shares = None
+        unit, shares = [card], None
         if card in group and len(group) > 1:
             if config.groups is Groups.WITHHOLD:
                 shares = _shares(card, group, "a slot whose root port or switch has ACS gives each a group of its own")
@@ -227,22 +235,27 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
             elif card is not group[0]:
                 continue  # part of the unit that the first one stands for
             else:
-                functions = tuple(function for other in group for function in other.functions)
-                leads = [other.lead for other in group]
-        unfit = next(filter(None, (_unfit(host, card.functions, lead, config, functions) for lead in leads)), None)
+                unit = group
+        whole = tuple(function for one in unit for function in one.functions)
+        leads = [one.lead for one in unit]
+        unfit = next(filter(None, (_unfit(host, card.functions, lead, config, whole) for lead in leads)), None)
         to_bind = _is_bound_when_claimed(host, card, leads, config)
         if unfit is not None and unfit.to_bind is not None and shares is not None:
             unfit = Hindrance(f"{unfit.wrong}, and {shares.wrong}", shares.fix)  # bound to vfio it would share it still
         withheld = card.withheld or (None if to_bind else unfit) or shares
+        left = tuple(each for one in unit for each in left_behind(host, one.functions, noiommu=config.noiommu))
+        functions = tuple(function for function in whole if not any(function in each.functions for each in left))
+        groups = groups_of(functions)
         if withheld is None and config.deadly_resets is DeadlyResets.WITHHOLD:
             withheld = deadly_reset_of(host, functions, config)
-        addresses = () if number is None else host.groups[number]
+        addresses = [address for each in groups for address in host.groups[each]]
         yield replace(
             card,
             functions=functions,
             members=tuple(host.functions[address] for address in addresses if address in host.functions),
-            others=() if number is None else host.others.get(number, ()),
-            model=card.model if len(functions) == len(card.functions) else f"{len(group)} x {card.model}",
+            others=tuple((each, other) for each in groups for other in host.others.get(each, ())),
+            left_behind=() if withheld else left,
+            model=card.model if len(unit) == 1 else f"{len(unit)} x {card.model}",
             to_bind=to_bind,
             withheld=withheld,
             unhealthy=None if withheld or to_bind else not_viable(host, functions),
@@ -260,30 +273,6 @@ def deadly_reset_of(host: Host, functions: Iterable[Function], config: Config) -
         if (deadly := deadly_reset(function, methods)) is not None:
             return deadly
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class VFIOSettings:
-    """What of a function is to be otherwise while vfio has it; None for as it is."""
-
-    reset_methods: tuple[str, ...] | None = None
-    d3cold_allowed: bool | None = None
-
-
-#: Nothing is to be otherwise.
-NOTHING = VFIOSettings()
-
-
-def wanted_settings(host: Host, card: Card, config: Config) -> Mapping[PCIAddress, VFIOSettings]:
-    """Return what the card's rule wants of its functions, and which reset of its lead; empty if it wants nothing."""
-    rule, fits = fitting(host, card, config) or (None, None)
-    if rule is None or fits is None or (rule.reset_method is None and rule.d3cold_allowed is None):
-        return {}
-    methods = None if rule.reset_method is None else tuple(rule.reset_method)
-    lead = next(filter(is_gpu, card), fits)
-    return {
-        function.address: VFIOSettings(methods if function == lead else None, rule.d3cold_allowed) for function in card
-    }
 
 
 def _unfit(host: Host, card: Card, lead: Function, config: Config, unit: Card) -> Hindrance | None:

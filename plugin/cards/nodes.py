@@ -76,8 +76,9 @@ def missing_node(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) ->
             "has no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists",
             "load the modules vfio_iommu_type1 and vfio_pci, and mount /dev/vfio into the plugin's pod",
         )
-    if nodes.has_groups and (name := _group_node(device, noiommu)) not in nodes.vfio:
-        return Hindrance(f"has lost its node: /dev/vfio/{name} does not exist", _BIND_AGAIN)
+    for name, _ in _group_nodes(device, noiommu) if nodes.has_groups else ():
+        if name not in nodes.vfio:
+            return Hindrance(f"has lost its node: /dev/vfio/{name} does not exist", _BIND_AGAIN)
     if nodes.has_cdevs and nodes.cdevs is not None:
         for owner, cdev in _cdevs(device):
             if cdev not in nodes.cdevs:
@@ -87,12 +88,12 @@ def missing_node(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) ->
 
 
 def device_nodes(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) -> tuple[DeviceNode, ...]:
-    """Return the nodes of a device and of its whole group, by the ways into VFIO that the host has."""
+    """Return the nodes of a device and of its whole groups, by the ways into VFIO that the host has."""
     its: list[DeviceNode] = []
     if nodes.has_groups:
         # Containers find a node of the no-IOMMU mode where it would be with one, as sriov-network-device-plugin has it.
-        name = _group_node(device, noiommu)
-        its += [_VFIO, DeviceNode(f"/dev/vfio/{name}", f"/dev/vfio/{device.iommu_group}")]
+        groups = _group_nodes(device, noiommu)
+        its += [_VFIO, *(DeviceNode(f"/dev/vfio/{name}", f"/dev/vfio/{group}") for name, group in groups)]
     if nodes.has_cdevs:
         its += [DeviceNode(path, path) for _, cdev in _cdevs(device) for path in [f"/dev/vfio/devices/{cdev}"]]
         its.append(_IOMMU)
@@ -110,8 +111,9 @@ def egm_nodes(
     )
 
 
-def _group_node(device: Device, noiommu: frozenset[int]) -> str:
-    return f"noiommu-{device.iommu_group}" if device.iommu_group in noiommu else str(device.iommu_group)
+def _group_nodes(device: Device, noiommu: frozenset[int]) -> list[tuple[str, int]]:
+    """Return the name of each group's node, and the group."""
+    return [(f"noiommu-{group}" if group in noiommu else str(group), group) for group in device.iommu_groups]
 
 
 def _cdevs(device: Device) -> Iterable[tuple[str, str | None]]:

@@ -103,7 +103,8 @@ def _heading(snapshot: Snapshot, device: Device) -> Iterator[str]:
     used = "" if user is None else f", in use by {user}"
     yield from _wrapped("", f"{device.id}  {device.model}")
     others = ", ".join(what(member) for member in device.members if member not in device.functions)
-    group = "no group" if device.iommu_group is None else f"group {device.iommu_group}{others and ' with '}{others}"
+    numbers = ", ".join(map(str, device.iommu_groups))
+    group = f"group {numbers}{others and ' with '}{others}" if numbers else "no group"
     node = _UNKNOWN if device.numa_node is None else device.numa_node
     yield from _wrapped("  ", f"{offered}{unhealthy}{used}; NUMA node {node}; {group}")
 
@@ -170,6 +171,7 @@ def _device_as_json(snapshot: Snapshot, device: Device) -> dict[str, Any]:
         "resource": device.resource,
         "reason": None if (reason := snapshot.reason(device)) is None else str(reason),
         "iommuGroup": device.iommu_group,
+        "iommuGroups": list(device.iommu_groups),
         "members": [str(member.address) for member in device.members],
         "numaNode": device.numa_node,
         "functions": [

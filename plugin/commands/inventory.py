@@ -73,6 +73,7 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
         for device in snapshot.inventory.offered
         if (deadly := _deadly_reset(snapshot, device)) is not None
     ]
+    lines += [f"{device.id} {left}" for device in snapshot.inventory.offered for left in device.left_behind]
     lines += [f"not read: {fault}" for fault in snapshot.not_read]
     if (sight := snapshot.partitions) is not None:
         lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
@@ -96,7 +97,7 @@ def _row(snapshot: Snapshot, device: Device) -> tuple[str, str, str, str, str, s
         device.id,
         device.model,
         device.lead.driver or "-",
-        _or_dash(device.iommu_group),
+        ", ".join(map(str, device.iommu_groups)) or "-",
         _or_dash(device.numa_node),
         offered,
     )
@@ -125,6 +126,7 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 else None,
                 "claim": snapshot.claim(device),
                 "iommuGroup": device.iommu_group,
+                "iommuGroups": list(device.iommu_groups),
                 "numaNode": device.numa_node,
                 # As in the node's ResourceSlices, but for what depends on the node's name.
                 "attributes": {
@@ -135,6 +137,7 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 },
                 "capacity": capacity(device),
                 "functions": list(map(function_as_json, device.functions)),
+                "leftBehind": list(map(str, device.left_behind)),
             }
             for device in snapshot.inventory.devices
         ],

@@ -16,12 +16,10 @@ from plugin.cards.inventory import (
     BMC_SCREEN,
     CONSOLE,
     CUT_FOR_CLAIMS,
-    NOTHING,
     Device,
     deadly_reset_of,
-    is_left_to_the_node,
-    wanted_settings,
 )
+from plugin.cards.rules import NOTHING, is_left_to_the_node, wanted_settings
 from plugin.doctor.finding import Check, NodeFinding, error, note, warning
 from plugin.doctor.iommu import why_there_is_none
 from plugin.node.snapshot import Snapshot
@@ -40,6 +38,7 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     """Yield what is wrong with a device."""
     details = snapshot.closely.details.get(device.lead.address)
     yield from _viability(snapshot, device)
+    yield from _left_behind(device)
     if device.mdev is not None or is_the_nodes(snapshot, device) or is_for_parts(snapshot, device):
         return  # the rest is the business of its parent's driver, or of the node
     # A device without a resource is given to no guest, and so not to two.
@@ -136,11 +135,10 @@ def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
     if not sharing and (is_spare if others else not all(map(is_on_vfio, device.functions))):
         cards = cards_of(host, sorted(function.address for function in (*device.functions, *others)))
         steps = (f"gpu-plugin bind {' '.join(str(card[0].address) for card in cards)}",)
-    group = f"/sys/{IOMMU_GROUPS}/{device.iommu_group}/devices"
     steps += tuple(
-        f"echo {other.name} > {group}/{other.name}/{OTHER_DRIVER}/unbind"
-        for other in filter(keeps_its_group, device.others)
-        if other.driver is not None and not others
+        f"echo {other.name} > /sys/{IOMMU_GROUPS}/{group}/devices/{other.name}/{OTHER_DRIVER}/unbind"
+        for group, other in device.others
+        if keeps_its_group(other) and other.driver is not None and not others
     )
     if sharing:
         as_one = (
@@ -152,6 +150,15 @@ def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
     if not is_on_vfio(device.lead):
         steps += ("if the node is to keep it: a rule with withhold: true in the config",)
     return steps
+
+
+def _left_behind(device: Device) -> Iterator[NodeFinding]:
+    for left in device.left_behind:
+        steps = () if left.reason.to_bind is None else (f"gpu-plugin bind {device.id}",)
+        if left.is_of_card:
+            yield warning(Check.WHOLE_CARD, left.wrong, left.reason.fix, *steps, of=device.id)
+        else:
+            yield note(Check.WHOLE_CARD, left.wrong, left.reason.fix, of=device.id)
 
 
 def _no_reset(snapshot: Snapshot, device: Device) -> NodeFinding:

@@ -29,6 +29,7 @@ class Check(StrEnum):
     PEER_TO_PEER = "peer-to-peer"
 
     VIABILITY = "viability"
+    WHOLE_CARD = "whole-card"
     BOOT_VGA = "boot-vga"
     RESET = "reset"
     BARS = "bars"

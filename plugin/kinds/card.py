@@ -16,7 +16,7 @@ from pci.vendors import PREFIXES
 from pci.viability import Hindrance
 from plugin import nvml
 from plugin.cards.config import Config
-from plugin.cards.inventory import NOTHING, VFIOSettings, fitting, is_left_to_the_node, wanted_settings
+from plugin.cards.rules import NOTHING, VFIOSettings, fitting, is_left_to_the_node, wanted_settings
 from plugin.changes.engine import Failed, NodeChange, NodeIO, Roots, Wedged, Write, carry_out
 from plugin.changes.journal import Former, Journal
 from plugin.changes.processes import read_processes, refuse_unseen

@@ -4,13 +4,13 @@ from collections.abc import Container, Iterable
 from typing import TypeAlias
 
 from pci.address import PCIAddress
-from pci.cards import Card
+from pci.cards import Card, groups_of
 from pci.functions import is_vfio_driver
 from pci.host import Function, Host
 from pci.vendors import NVIDIA
 from pci.viability import NO_IOMMU, Hindrance, in_parts, is_boot_vga, no_iommu, shared_with
 from plugin.cards.config import Config
-from plugin.cards.inventory import NOTHING, wanted_settings
+from plugin.cards.rules import NOTHING, wanted_settings
 from plugin.kinds.survey import Survey
 
 #: Why cards cannot be bound, by the first function of each.
@@ -92,7 +92,7 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
         it = _it(function.address, card)
         if (parts := in_parts(survey.host, function, made=details.virtual_functions or 0)) is not None:
             return Hindrance(f"{it} {parts.wrong}", parts.fix)
-        if function.boot_vga:
+        if function.boot_vga and not is_vfio_driver(function.driver):
             screen = is_boot_vga(survey.host, function)
             return Hindrance(f"{it} {screen.wrong}", screen.fix)
         if function.is_virtual and function.vendor_id == NVIDIA and function.driver == "nvidia":
@@ -113,16 +113,18 @@ def _shared(host: Host, card: Card, taken: Container[PCIAddress]) -> Hindrance |
 
 def _passing_reason(survey: Survey, card: Card) -> Hindrance | None:
     """Return why the card cannot be bound at the moment, though it could be; None if it can."""
-    group = card[0].iommu_group
-    if group is None or group in survey.host.noiommu:
-        reason = no_iommu(survey.host) if group is None else NO_IOMMU
-        return Hindrance(f"it {reason.wrong}", reason.fix)
-    unreadable = [str(address) for address in survey.host.groups[group] if address not in survey.host.functions]
-    if unreadable:
-        return Hindrance(
-            f"its IOMMU group {group} has {', '.join(unreadable)}, which cannot be read",
-            "the kernel's log may say what became of it",
-        )
+    host = survey.host
+    for function in card:
+        if function.iommu_group is None or function.iommu_group in host.noiommu:
+            reason = no_iommu(host) if function.iommu_group is None else NO_IOMMU
+            return Hindrance(f"{_it(function.address, card)} {reason.wrong}", reason.fix)
+    for group in groups_of(card):
+        unreadable = [str(address) for address in host.groups[group] if address not in host.functions]
+        if unreadable:
+            return Hindrance(
+                f"its IOMMU group {group} has {', '.join(unreadable)}, which cannot be read",
+                "the kernel's log may say what became of it",
+            )
     for function in _not_on_vfio(card):
         if survey.vfio_driver(function) is None:
             module = survey.modules[function.address].replace("_", "-")

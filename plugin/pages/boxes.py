@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeVar
 
 from drawing.boxes import Colours, Line
-from pci.cards import card_of
+from pci.cards import part_of
 from pci.functions import what
 from pci.host import Function, Host
 from plugin.cards.inventory import Device
@@ -187,7 +187,7 @@ def _ats(snapshot: Snapshot, function: Function) -> tuple[str, ...]:
 
 
 def _by_card(host: Host, functions: Iterable[Function]) -> Iterable[tuple[Function, ...]]:
-    return map(tuple, by(functions, lambda function: card_of(host, function.address)[0].address).values())
+    return map(tuple, by(functions, lambda function: part_of(host, function.address)[0].address).values())
 
 
 def _alike_together(boxes: list[Box]) -> list[Box]:

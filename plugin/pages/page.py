@@ -89,12 +89,13 @@ def _device(snapshot: Snapshot, device: Device) -> Element:
         lines.append(element("p", f"in use by {user}"))
     if reason is not None:
         lines.append(element("p", f"It {reason}."))
+    lines += [element("p", f"It {left}.") for left in device.left_behind]
     if device.resource is not None:
         word = "as " if device.withheld is None else "would be "
         lines.append(element("p", word, element("code", device.resource)))
     where = [
         f"driver {device.lead.driver}" if device.lead.driver else "no driver",
-        "no IOMMU group" if device.iommu_group is None else f"IOMMU group {device.iommu_group}",
+        f"IOMMU group {', '.join(map(str, device.iommu_groups))}" if device.iommu_groups else "no IOMMU group",
         *(() if device.numa_node is None else (f"NUMA node {device.numa_node}",)),
     ]
     return element(

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from launcher.claims import Entry
@@ -5,7 +7,9 @@ from launcher.hostdevs import GuestCard, not_passed_on, whole_cards
 from pci.host import Host
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
+from tests.kernel import bind, make_nodes
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, claim, entries
+from tests.listings import MACHINES, compose_listing
 
 
 def cards_of(wanted: tuple[Entry, ...], environ: dict[str, str], host: Host | None) -> tuple[GuestCard, ...]:
@@ -129,13 +133,95 @@ def test_without_companions_a_claim_is_its_function_alone_and_nothing_is_missed(
         assert (functions(card), card.missing) == (["0000:01:00.0"], None)
 
 
-def test_a_function_of_the_slot_in_another_group_is_no_companion(copied_machine: Machine) -> None:
-    sys = copied_machine("rtx-2060")
-    link = sys / "bus/pci/devices/0000:01:00.1/iommu_group"
-    link.unlink()
-    link.symlink_to("../../../../kernel/iommu_groups/99")
-    (card,) = cards_of(entries(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:01:00.0"}, read_host(sys))
-    assert functions(card) == ["0000:01:00.0", "0000:01:00.2", "0000:01:00.3"]
+SEVERAL = "cards-of-several-groups"
+RADEON, ARC = "amd.com/radeon", "intel.com/arc"
+BOTH = entries(gpus=[("arc", ARC), ("radeon", RADEON)])
+BOTH_VALUES = {"PCI_RESOURCE_INTEL_COM_ARC": "0000:43:00.0", "PCI_RESOURCE_AMD_COM_RADEON": "0000:03:00.0"}
+
+
+def test_functions_in_groups_of_their_own_come_on_the_slot_and_those_of_another_slot_behind_all_entries(
+    machine: Machine,
+) -> None:
+    cards = cards_of(BOTH, BOTH_VALUES, read_host(machine(SEVERAL)))
+    assert [(card.claim.entry.name, functions(card)) for card in cards] == [
+        ("arc", ["0000:43:00.0"]),
+        ("radeon", ["0000:03:00.0", "0000:03:00.1"]),
+        ("arc", ["0000:44:00.0"]),
+    ]
+    assert {(card.missing, card.left_behind, card.joins) for card in cards} == {(None, (), None)}
+
+
+@pytest.mark.parametrize("address", ["0000:03:00.1", "0000:44:00.0"])
+def test_a_function_in_a_group_of_its_own_that_vfio_does_not_have_is_left_behind(
+    copied_machine: Machine, address: str
+) -> None:
+    sys = copied_machine(SEVERAL)
+    bind(sys, address, "snd_hda_intel")
+    cards = cards_of(BOTH, BOTH_VALUES, read_host(sys))
+    assert address not in [one for card in cards for one in functions(card)]
+    ((left,),) = (card.left_behind for card in cards if card.left_behind)
+    assert left.wrong == f"leaves {address} (audio) behind: that is bound to snd_hda_intel"
+
+
+def test_what_the_container_has_no_node_for_is_left_behind_as_under_another_plugin(machine: Machine) -> None:
+    host = read_host(machine(SEVERAL))
+    claims, left_over = claim(BOTH, BOTH_VALUES, host)
+    nodes = {"vfio", "13", "24"}
+    arc, radeon = whole_cards(claims, left_over, host, nodes=nodes)
+    assert (functions(arc), functions(radeon)) == (["0000:43:00.0"], ["0000:03:00.0"])
+    (left,) = radeon.left_behind
+    assert left.wrong == (
+        "leaves 0000:03:00.1 (audio) behind: the container does not have /dev/vfio/14, the node of its IOMMU group"
+    )
+    assert len(whole_cards(claims, left_over, host, nodes={*nodes, "14", "25"})) == 3
+    # Without even the GPU's node, that is what is wrong.
+    assert len(whole_cards(claims, left_over, host, nodes={"vfio"})) == 3
+
+
+def test_nodes_by_function_bring_a_function_too(copied_machine: Machine, tmp_path: Path) -> None:
+    sys = copied_machine(SEVERAL)
+    make_nodes(sys, tmp_path / "dev", cdevs=True)
+    host = read_host(sys)
+    claims, left_over = claim(BOTH, BOTH_VALUES, host)
+    by_function = {f"devices/{one.vfio_device}" for one in host.functions.values() if one.vfio_device}
+    assert len(whole_cards(claims, left_over, host, nodes=by_function)) == 3
+    assert [card.left_behind for card in whole_cards(claims, left_over, host, nodes=by_function)] == [(), (), ()]
+
+
+def test_audio_that_is_claimed_by_itself_keeps_its_seat_and_brings_no_gpu(machine: Machine) -> None:
+    """Another guest may have that."""
+    host = read_host(machine(SEVERAL))
+    audio = {"PCI_RESOURCE_EXAMPLE_COM_AUDIO": "0000:03:00.1"}
+    wanted = entries(host_devices=[("audio", "example.com/audio")])
+    (alone,) = cards_of(wanted, audio, host)
+    assert functions(alone) == ["0000:03:00.1"]
+    beside = cards_of((*BOTH[1:], *wanted), {**BOTH_VALUES, **audio}, host)
+    assert [(functions(card), card.joins) for card in beside] == [(["0000:03:00.0"], None), (["0000:03:00.1"], None)]
+
+
+def test_arcs_audio_in_the_gpus_group_has_the_seat_that_it_had(tmp_path: Path) -> None:
+    """Before it was of the card, it came along with its group."""
+    listing = (MACHINES / "arc-all-in-one-group.lst").read_text()
+    host = read_host(compose_listing(tmp_path, listing).sys)
+    wanted = entries(gpus=[("arc", ARC), ("other", RTX_2060)])
+    values = {"PCI_RESOURCE_INTEL_COM_ARC": "0000:03:00.0", RTX_2060_VARIABLE: "0000:06:00.0"}
+    cards = cards_of(wanted, values, host)
+    assert [functions(card) for card in cards] == [["0000:03:00.0"], ["0000:06:00.0"], ["0000:04:00.0"]]
+
+
+def test_two_entries_of_one_part_say_what_is_left_behind_once(copied_machine: Machine) -> None:
+    sys = copied_machine(SEVERAL)
+    bind(sys, "0000:03:00.1", None)
+    wanted = entries(gpus=[("a", RADEON)], host_devices=[("b", "example.com/b")])
+    values = {**BOTH_VALUES, "PCI_RESOURCE_EXAMPLE_COM_B": "0000:43:00.0"}
+    cards = cards_of(wanted, values, read_host(sys))
+    assert [len(card.left_behind) for card in cards] == [1, 0, 0]
+
+
+def test_without_companions_a_gpu_comes_alone_and_leaves_nothing_to_say(machine: Machine) -> None:
+    host = read_host(machine(SEVERAL))
+    cards = whole_cards(*claim(BOTH, BOTH_VALUES, host), host, companions="none")
+    assert [(functions(card), card.left_behind) for card in cards] == [(["0000:43:00.0"], ()), (["0000:03:00.0"], ())]
 
 
 def test_a_virtual_function_brings_nobody(machine: Machine) -> None:

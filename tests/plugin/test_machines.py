@@ -14,7 +14,7 @@ from plugin.cards.names import PCIIDs
 from plugin.changes.engine import NodeIO, Roots
 from plugin.changes.users import Users
 from plugin.doctor import examine
-from plugin.doctor.finding import NodeFinding
+from plugin.doctor.finding import Check, NodeFinding
 from plugin.kinds.card import move, named_cards, plan_bind
 from plugin.kinds.survey import look
 from plugin.node.snapshot import Snapshot
@@ -167,6 +167,23 @@ def test_what_doctor_advises_of_a_device_leaves_nothing_wrong_with_it(
         assert not taken or not left
         if not taken and not withhold:
             assert all(finding.problem.fix.startswith(BY_HAND) for finding in left)
+
+
+def left_behind(snapshot: Snapshot, device: str) -> list[NodeFinding]:
+    return [one for one in examine(snapshot) if one.check is Check.WHOLE_CARD and one.device == device]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_left_behind_of_a_card_and_can_be_bound_comes_along_afterwards(
+    name: str, tmp_path: Path, pci_ids: PCIIDs
+) -> None:
+    for device in seen(another(name, tmp_path / "first"), pci_ids).inventory.devices:
+        tree = another(name, tmp_path / device.id)
+        left = left_behind(seen(tree, pci_ids), device.id)
+        for step in {step for finding in left for step in finding.steps}:
+            take(step, device.id, tree, Config())
+        after = left_behind(seen(tree, pci_ids), device.id)
+        assert after == [finding for finding in left if not finding.steps]
 
 
 @pytest.mark.parametrize(

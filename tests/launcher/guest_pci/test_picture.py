@@ -58,6 +58,13 @@ def test_a_picture_is_its_golden_file(
     assert file.read_text() == golden.read_text()
 
 
+def test_a_card_on_the_host_has_the_groups_of_all_its_functions(gpu_launcher: Command, tmp_path: Path) -> None:
+    gpu_launcher("explain", *case("functions-in-groups-of-their-own").arguments(), "--svg", tmp_path / "vm.svg")
+    found = read_back((tmp_path / "vm.svg").read_text())
+    texts = [text.text or "" for card, _ in found.boxes["card"] for text in card.iter("{*}text")]
+    assert [text for text in texts if "group" in text] == ["IOMMU group 13, 14", "IOMMU group 24", "IOMMU group 25"]
+
+
 def test_every_golden_picture_is_drawn() -> None:
     assert {path.stem for path in PICTURES.iterdir()} == set(DRAWN)
 

@@ -11,6 +11,8 @@ from tests.processes import FIXTURES
 
 A100S = tuple(f"0000:{bus}:00.0" for bus in ("bd", "07", "47", "0f", "4e", "87", "90", "b7"))
 RTX_3090S = ("0000:e1:00.0", "0000:01:00.0")
+#: An Arc, whose audio is on another slot, and a Radeon.
+SEVERAL_GROUPS = ("0000:43:00.0", "0000:03:00.0")
 VGPU = "11111111-0000-4000-8000-000000000001"
 NUMA = {"gpu-launcher.dev/topology": "numa"}
 MIRROR = {"gpu-launcher.dev/topology": "mirror"}
@@ -195,6 +197,23 @@ CASES = (
         machine="hgx-a100-8-gpu",
         parts=_IN_CELLS,
         annotations=NUMA,
+    ),
+    Case(
+        name="functions in groups of their own",
+        machine="cards-of-several-groups",
+        parts=Parts(cards=gpus(*SEVERAL_GROUPS), disks=2),
+    ),
+    Case(
+        name="functions in groups of their own, mirror",
+        machine="cards-of-several-groups",
+        parts=Parts(cards=gpus(*SEVERAL_GROUPS)),
+        annotations=MIRROR,
+    ),
+    Case(
+        name="functions in groups of their own, on the root complex",
+        machine="cards-of-several-groups",
+        parts=Parts(cards=tuple(replace(card, at=(0, 9 + n)) for n, card in enumerate(gpus(*SEVERAL_GROUPS)))),
+        annotations=ON_ROOT_COMPLEX,
     ),
     Case(
         name="a card's functions by two entries",

@@ -27,7 +27,10 @@ from tests.processes import FIXTURES
 
 MACHINES = {
     name: read_host(FIXTURES / "sysfs" / name)
-    for name in ("rtx-2060", "two-rtx-3090", "two-gpus-one-group", "hgx-a100-8-gpu", "lab-modern", "two-h100")
+    for name in (
+        *("rtx-2060", "two-rtx-3090", "two-gpus-one-group", "hgx-a100-8-gpu", "lab-modern", "two-h100"),
+        "cards-of-several-groups",
+    )
 }
 _AT_ONCE = 250
 

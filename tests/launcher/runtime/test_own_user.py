@@ -362,10 +362,12 @@ def test_an_image_that_nobody_writes_to_is_lent_to_be_read(place: Place) -> None
     assert [stat.S_IMODE(path.stat().st_mode) for path in (base, place.disk)] == [0o400, 0o600]
 
 
-def test_functions_with_nodes_of_their_own_are_lent_with_their_whole_group() -> None:
+def test_functions_with_nodes_of_their_own_are_lent_with_their_whole_groups() -> None:
     names = ("vfio/vfio", "vfio/12", "iommu", "vfio/devices/vfio1", "vfio/devices/vfio0")
     sysfs = FIXTURES / "sysfs/lab-modern"
     assert nodes_of(["01:00.0"], sysfs) == tuple(Path("/dev", name) for name in names)
+    several = tuple(Path("/dev/vfio", name) for name in ("vfio", "24", "25"))
+    assert nodes_of(["43:00.0"], FIXTURES / "sysfs/cards-of-several-groups") == several
     assert nodes_of(["00:1e.0"], sysfs) == nodes_of(["card"], sysfs) == nodes_of([], sysfs) == ()
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pci.sysfs.functions import read_host
+from pci.vendors import PREFIXES
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.state_files import boot_id
 from tests.compose import SYSFS
@@ -55,6 +56,7 @@ DISCRETE = {
     "two-cards-nested-vfio": [],
     "two-gpus-one-group": ["0000:01:00.0", "0000:02:00.0"],
     "two-h100": ["0000:41:00.0", "0000:c1:00.0"],
+    "cards-of-several-groups": ["0000:03:00.0", "0000:43:00.0", "0000:44:00.0"],  # the last is an Arc's audio
     "two-rtx-3090": ["0000:01:00.0", "0000:e1:00.0"],
     "virtual-machine-without-iommu": [],
 }
@@ -67,7 +69,7 @@ def test_all_names_the_discrete_cards_of_each_machine_and_never_the_processors_o
     sys = copied_machine(name)
     load(sys, "vfio-pci")
     for address, function in read_host(sys).functions.items():
-        if function.driver == "vfio-pci" and function.vendor_id == 0x10DE:
+        if function.driver == "vfio-pci" and function.vendor_id in PREFIXES:
             bind(sys, str(address), "nouveau")
     result = gpu_plugin("bind", "--all", "--dry-run", "--sysfs", sys)
     bound = sorted(set(re.findall(r"devices/(\S+\.0)/driver_override", result.stdout)))
