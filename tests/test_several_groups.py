@@ -10,8 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
+from plugin.cards.config import Config, Rule
 from plugin.cards.names import PCIIDs
 from plugin.changes.users import Assignment
+from plugin.kinds.card import Setting
 from plugin.pages.page import node_page
 from plugin.pages.picture import picture
 from program.errors import Refusal
@@ -230,6 +232,50 @@ def test_a_card_whose_audio_is_in_use_is_not_bound_in_part(resource: str, tmp_pa
     process(node.proc, 812, "pipewire", "/dev/snd/controlC1")
     with pytest.raises(Refusal, match=rf"cannot bind {gpu}: {audio} is in use: /dev/snd/controlC1 is open in pipewire"):
         node.to_bind(gpu)
+
+
+def offered(sys: Path, pci_ids: PCIIDs, *rules: Rule) -> dict[str, tuple[str | None, int]]:
+    devices = snapshot_of(sys, pci_ids, Config(offer=rules)).inventory.devices
+    return {one.id: (one.resource if one.withheld is None else None, len(one.functions)) for one in devices}
+
+
+AUDIO = Rule(device=("1002:ab28", "8086:4f90"), resource="example.com/audio")
+WHOLE = {"0000:03:00.0": (RADEON, 2), "0000:43:00.0": (ARC, 2)}
+GPUS = {"0000:03:00.0": (RADEON, 1), "0000:43:00.0": (ARC, 1)}
+
+
+def test_audio_that_a_rule_of_the_config_is_about_stays_the_device_that_it_was(
+    machine: Machine, pci_ids: PCIIDs
+) -> None:
+    sys = machine(NAME)
+    assert offered(sys, pci_ids) == WHOLE
+    alone = {"0000:03:00.1": ("example.com/audio", 1), "0000:44:00.0": ("example.com/audio", 1)}
+    assert offered(sys, pci_ids, AUDIO) == GPUS | alone
+    kept = Rule(pci_class="0403", withhold=True)
+    assert offered(sys, pci_ids, kept) == GPUS | dict.fromkeys(alone, (None, 1))
+    # A rule that is about the GPU, too, is about the card.
+    both = Rule(vendor=("1002", "8086"), pci_class=("03", "04"), resource="example.com/gpu")
+    assert offered(sys, pci_ids, both, AUDIO) == dict.fromkeys(WHOLE, ("example.com/gpu", 2))
+
+
+def test_bind_all_takes_no_gpu_for_a_rule_about_its_audio(tmp_path: Path) -> None:
+    node = with_daily_drivers(tmp_path)
+    gpus = Rule(pci_class="03", withhold=True)
+    assert addresses(node.to_bind_all(Config(offer=(gpus, AUDIO)))) == ["0000:03:00.1", "0000:44:00.0"]
+    every = ["0000:03:00.0", "0000:03:00.1", "0000:43:00.0", "0000:44:00.0"]
+    assert addresses(node.to_bind_all(Config(offer=(AUDIO,)))) == every
+
+
+def test_each_card_has_the_settings_of_its_own_rule(tmp_path: Path) -> None:
+    node = with_daily_drivers(tmp_path)
+    rules = (replace(AUDIO, d3cold_allowed=False), Rule(pci_class="03", resource="a.b/gpu", d3cold_allowed=True))
+    for address in ("0000:03:00.0", "0000:03:00.1"):
+        node.write(address, "d3cold_allowed", "1")
+    plan = node.to_bind("0000:03:00.0", config=Config(offer=rules))
+    assert {str(move.address): move.settings for move in plan.moves} == {
+        "0000:03:00.1": (Setting("d3cold_allowed", "1", "0"),),
+        "0000:03:00.0": (),
+    }
 
 
 def test_the_hook_adds_audio_from_another_group_with_an_alias_and_no_seat_moves(

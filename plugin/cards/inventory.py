@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from pci.address import PCIAddress
-from pci.cards import Card, card_of, cards_of, groups_of
+from pci.cards import Card, card_of, groups_of
 from pci.functions import is_bmc_screen, is_gpu, is_nvswitch, is_on_vfio
 from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resets import deadly_reset, is_listed
@@ -29,7 +29,7 @@ from pci.viability import (
 )
 from plugin.cards.config import Bind, Config, DeadlyResets, Groups, Rule, Serve
 from plugin.cards.names import PCIIDs, resource_name, type_resource_name
-from plugin.cards.rules import NOTHING, fitting, is_left_to_the_node, wanted_settings
+from plugin.cards.rules import NOTHING, cards_by_rules, fitting, is_left_to_the_node, wanted_settings
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -147,7 +147,9 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventor
     would be served by both protocols, so that the scheduler would count it twice. With the inventory from `before`, by
     the same config, the devices that were not offered in it are withheld instead.
     """
-    cards = [each for card in cards_of(host) if (each := by_config(host, card, config, pci_ids)) is not None]
+    cards = [
+        each for card in cards_by_rules(host, config) if (each := by_config(host, card, config, pci_ids)) is not None
+    ]
     devices = _told_apart((*_as_offered(host, cards, config), *_mdevs(host, config, pci_ids)), config, before)
     return Inventory(_served_one_way(devices, before))
 

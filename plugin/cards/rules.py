@@ -1,10 +1,10 @@
 """Which rule of the config a card has, and what the rule wants of its functions while vfio has them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pci.address import PCIAddress
-from pci.cards import Card
+from pci.cards import Card, cards_of, part_of
 from pci.functions import is_gpu, is_integrated_gpu
 from pci.host import Function, Host
 from plugin.cards.config import Config, Rule
@@ -15,6 +15,28 @@ def fitting(host: Host, card: Card, config: Config) -> tuple[Rule, Function] | N
     return next(
         ((rule, function) for rule in config.offer for function in card if rule.fits(function, host.vgpu_types)), None
     )
+
+
+def cards_by_rules(host: Host, config: Config) -> tuple[Card, ...]:
+    """Return the host's cards, ascending, as the config has them: a part of a card with IOMMU groups of its own is a
+    card by itself if a rule fits it that is not the GPU's."""
+    cards = (card for whole in cards_of(host) for card in _apart(host, whole, config))
+    return tuple(sorted(cards, key=lambda card: card[0].address))
+
+
+def _apart(host: Host, card: Card, config: Config) -> Iterator[Card]:
+    first = part_of(host, card[0].address)
+    parts = dict.fromkeys(part_of(host, function.address) for function in card if function not in first)
+    rule = fitting(host, first, config) if parts else None
+    alone = [
+        part
+        for part in parts
+        if part[0].iommu_group != first[0].iommu_group
+        and (own := fitting(host, part, config)) is not None
+        and (rule is None or own[0] is not rule[0])
+    ]
+    yield tuple(function for function in card if not any(function in part for part in alone))
+    yield from alone
 
 
 def is_left_to_the_node(host: Host, card: Card, lead: Function, config: Config) -> bool:
@@ -35,7 +57,15 @@ NOTHING = VFIOSettings()
 
 
 def wanted_settings(host: Host, card: Card, config: Config) -> Mapping[PCIAddress, VFIOSettings]:
-    """Return what the card's rule wants of its functions, and which reset of its lead; empty if it wants nothing."""
+    """Return what the card's rules want of its functions, and which reset of a lead; empty if they want nothing."""
+    return {
+        address: settings
+        for one in _apart(host, card, config)
+        for address, settings in _settings_by_rule(host, one, config).items()
+    }
+
+
+def _settings_by_rule(host: Host, card: Card, config: Config) -> Mapping[PCIAddress, VFIOSettings]:
     rule, fits = fitting(host, card, config) or (None, None)
     if rule is None or fits is None or (rule.reset_method is None and rule.d3cold_allowed is None):
         return {}

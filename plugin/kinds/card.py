@@ -16,7 +16,14 @@ from pci.vendors import PREFIXES
 from pci.viability import Hindrance
 from plugin import nvml
 from plugin.cards.config import Config
-from plugin.cards.rules import NOTHING, VFIOSettings, fitting, is_left_to_the_node, wanted_settings
+from plugin.cards.rules import (
+    NOTHING,
+    VFIOSettings,
+    cards_by_rules,
+    fitting,
+    is_left_to_the_node,
+    wanted_settings,
+)
 from plugin.changes.engine import Failed, NodeChange, NodeIO, Roots, Wedged, Write, carry_out
 from plugin.changes.journal import Former, Journal
 from plugin.changes.processes import read_processes, refuse_unseen
@@ -203,7 +210,7 @@ def named_cards(host: Host, addresses: Iterable[PCIAddress]) -> tuple[Card, ...]
 
 def offered_cards(host: Host, config: Config) -> tuple[Card, ...]:
     """Return the cards that would be offered if vfio had them: every NVIDIA, AMD and Intel GPU, and cards of rules."""
-    return tuple(card for card in cards_of(host) if _is_offered(host, card, config))
+    return tuple(card for card in cards_by_rules(host, config) if _is_offered(host, card, config))
 
 
 def cards_to_bind(host: Host, config: Config) -> tuple[Card, ...]:
