@@ -71,6 +71,30 @@ def test_a_machine_has_its_verdict(name: str, tmp_path: Path, pci_ids: PCIIDs, r
     assert said == golden.read_text()
 
 
+#: The listings on which nothing is wrong: what guests can have they get, and the rest is the node's.
+HEALTHY = {
+    *("am4-x570-first-slot", "arc-b580-whole", "rx-6600-with-groups-of-their-own", "split-groups-apu"),
+    *("one-card-that-is-the-screen-on-vfio", "vmd-beside-a-card", "virtual-machine-with-its-console"),
+    *("healthy-vf-node-xe", "l40s-with-vgpus", "mi300x-on-gim", "intel-own-gpu-in-parts"),
+    *("intel-own-gpu-past-the-iommu", "office-pc-with-its-processors-gpu"),
+    *("kunpeng-server-without-a-gpu", "server-without-a-gpu", "server-without-a-gpu-or-an-iommu"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_doctor_ends_with_0_on_a_healthy_machine_and_with_4_only_where_it_says_what_to_do(
+    name: str, tmp_path: Path, pci_ids: PCIIDs
+) -> None:
+    findings = examine(seen(compose_listing(tmp_path, listing(name)), pci_ids))
+    code = worst(findings).exit_code
+    assert (code == 0) == (name in HEALTHY)
+    errors = [one for one in findings if one.severity is Severity.ERROR]
+    assert all(one.problem.fix for one in errors)
+    # That nothing can be handed out is no advice by itself.
+    advised = [one for one in findings if one.device is not None and (one.problem.fix or one.steps)]
+    assert code != 4 or any(one.check in (Check.VIABILITY, Check.BOOT_VGA) for one in advised)
+
+
 def test_the_only_card_is_offered_once_vfio_has_it_from_boot_on(tmp_path: Path, pci_ids: PCIIDs) -> None:
     tree = compose_listing(tmp_path / "before", listing("one-card-that-is-the-screen"))
     assert "vfio-pci.ids=10de:1f08,10de:10f9,10de:1ada,10de:1adb," in bound(seen(tree, pci_ids), tree, "0000:0a:00.0")
