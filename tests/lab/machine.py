@@ -12,6 +12,7 @@ from tests.lab import build
 
 CARD = ("1234:1111", "8086:2668")  # a display, and the sound beside it
 _XHCI = "1b36:000d"
+_ODD_BLOCKS = "logical_block_size=2M,physical_block_size=2M"
 _TWO_VFS = "sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs=10,msix_qsize=20"
 
 
@@ -21,7 +22,8 @@ class Machine:
     cards to vfio at boot, by their IDs; the plugin's init container does otherwise. `moved`: a device has been put in a
     slot before all others, and every card has another address than before. `memory`: MiB, half of them on each NUMA
     node. `dedicates`: node 1 has two processors, which the kubelet gives away as a whole, and there are huge pages.
-    `vgpus`: the SR-IOV device has the driver of kernel/nvidia.c, and no virtual functions yet."""
+    `vgpus`: the SR-IOV device has the driver of kernel/nvidia.c, and no virtual functions yet. `board`: there is one
+    more card, with a switch of its own."""
 
     name: str
     cdevs: bool = True
@@ -31,6 +33,7 @@ class Machine:
     memory: int = 4096
     dedicates: bool = False
     vgpus: bool = False
+    board: bool = False
     disk: Callable[[], Path] = build.disk
 
 
@@ -50,6 +53,7 @@ SHARED = ("0000:04:00", "0000:05:00")  # below one switch without ACS: one IOMMU
 FAR = "0000:41:00"  # on NUMA node 1
 NEWCOMER = "1af4:1044"  # a source of random numbers
 SCREEN = "0000:00:03.0"  # the firmware's
+BOARD = ("0000:0a:00.0", "0000:0b:00.0")  # a GPU, and its audio behind another port of the board's own switch
 NVME = "0000:06:00"  # whose disk has the filesystem of the node's own; function 0 makes the others
 
 
@@ -105,6 +109,7 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
         *("-device", "pxb-pcie,id=pxb1,bus=pcie.0,bus_nr=64,numa_node=1,addr=0x8"),
         *("-device", "pcie-root-port,id=rp5,bus=pxb1,chassis=7,slot=7"),
         *_card("rp5"),
+        *(_board() if machine.board else ()),
     ]  # fmt: skip
 
 
@@ -134,4 +139,19 @@ def _card(port: str) -> tuple[str, ...]:
     return (
         *("-device", f"bochs-display,bus={port},addr=0x0.0,multifunction=on"),
         *("-device", f"intel-hda,bus={port},addr=0x0.1"),
+    )
+
+
+def _board() -> tuple[str, ...]:
+    """A card as Intel's Arc: below a switch of its own, whose ports have ACS, are a display and, of the same vendor, a
+    function of sound's class. QEMU's downstream ports have no ACS, and its root ports do. The sound is a disk with
+    blocks of a size that Linux refuses, so that it is nobody's disk."""
+    return (
+        *("-device", "pcie-root-port,id=rp6,bus=pcie.0,chassis=10,slot=10,addr=0x9"),
+        *("-device", "x3130-upstream,id=up2,bus=rp6"),
+        *("-device", "pcie-root-port,id=down3,bus=up2,chassis=11,slot=11,addr=0x0"),
+        *("-device", "pcie-root-port,id=down4,bus=up2,chassis=12,slot=12,addr=0x1"),
+        *("-device", "virtio-gpu-pci,bus=down3,iommu_platform=on"),
+        *("-blockdev", "null-co,node-name=d3,size=4194304"),
+        *("-device", f"virtio-blk-pci,drive=d3,bus=down4,class=0x0403,iommu_platform=on,{_ODD_BLOCKS}"),
     )

@@ -1,8 +1,8 @@
 """The cards by Dynamic Resource Allocation: the driver publishes them, the stock scheduler chooses as the VM's
 annotations say and as `gpu-launcher fit` foretells, the driver prepares what the claim names, and takes it back.
 
-Two cards can go, ALONE and FAR; the two behind the switch share an IOMMU group. At the end a third one, of which the
-driver makes vGPUs for claims.
+Three cards can go: ALONE, FAR and BOARD, which has two IOMMU groups; the two behind the switch share one. At the end a
+fourth one, of which the driver makes vGPUs for claims.
 """
 
 import json
@@ -17,25 +17,30 @@ import pytest
 
 from pci.device_metadata import IN_CONTAINER
 from pci.slices import UNHEALTHY
-from tests.lab import build, pods
+from tests.lab import board, build, pods
 from tests.lab.lab import Lab
-from tests.lab.machine import ALONE, CARD, FAR, MODERN, NVME
+from tests.lab.machine import ALONE, BOARD, CARD, FAR, MODERN, NVME
 from tests.lab.restricted import check_restricted
 from tests.lab.waiting import CommandFailed
 from tests.processes import finished
 
-MACHINE = replace(MODERN, vgpus=True)
+MACHINE = replace(MODERN, vgpus=True, board=True)
 
 VGPU = "10de:26b9"
 CONFIG: dict[str, Any] = {
     **pods.CARDS,
     "serve": "dra",
-    "offer": [*pods.CARDS["offer"], {"device": VGPU, "withhold": True}],
+    "offer": [*pods.CARDS["offer"], board.OFFER, {"device": VGPU, "withhold": True}],
 }
 CHECKPOINT = "/var/lib/kubelet/plugins/gpu-launcher.dev/checkpoint.json"
 CDI = "/var/run/cdi"
 CLAIM_SAYS = "a writable claim"
 HAS_TAINTS = HAS_COUNTERS = build.kubernetes_minor() >= 36
+#: A card and the board, a disk and networks, for `more`.
+MORE = pods.merged(
+    {"domain": {"devices": {"gpus": [{"name": "gpu1", "deviceName": pods.RESOURCE}, board.ENTRY]}}},
+    pods.DISK_AND_NETWORKS,
+)
 #: vGPUs that the card at NVME can have at once, and their numbers at its driver; and which functions they are made of.
 VGPUS, NUMBERS = {"L40S-24Q": 2, "L40S-48Q": 1}, {"L40S-24Q": "1155", "L40S-48Q": "1156"}
 FUNCTIONS = (f"{NVME}.1", f"{NVME}.2")
@@ -55,6 +60,9 @@ def _name(slot: str) -> str:
     return f"pci-{slot.replace(':', '-')}-0"
 
 
+ON_BOARD = _name(BOARD[0].removesuffix(".0"))
+
+
 @pytest.fixture(scope="module")
 def plugin(lab: Lab) -> str:
     return lab.start_plugin(CONFIG, base="dra")
@@ -69,16 +77,16 @@ def uuids(lab: Lab, plugin: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def vm(lab: Lab, uuids: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A VM that is not to have ALONE's card, by the UUID, with a disk and two networks, in a namespace that enforces
-    the Pod Security level restricted: its log, once it runs. The runtime gives nobody device nodes but those of CDI."""
+    """A VM with the board and another card, which is not to be ALONE's, by the UUID, with a disk and two networks, in a
+    namespace that enforces the Pod Security level restricted: its log, once it runs. The runtime gives nobody device
+    nodes but those of CDI."""
     lab.install_multus()
     lab.prepare_runtime(gives_devices=False)
     lab.make_claim("data", CLAIM_SAYS)
     annotations = {"nvidia.com/nouse-gpuuuid": uuids[ALONE]}
     foretold = _fit(lab, tmp_path_factory.mktemp("fit"), "chosen", 1, annotations)
     assert [entry["address"] for entry in foretold["nodes"][0]["takes"]] == [f"{FAR}.0"]
-    more = pods.DISK_AND_NETWORKS
-    with lab.vm("chosen", 1, dra=True, annotations=annotations, level="restricted", more=more) as log:
+    with lab.vm("chosen", 1, dra=True, annotations=annotations, level="restricted", more=MORE) as log:
         yield log
 
 
@@ -86,12 +94,13 @@ def test_the_cards_that_can_go_are_published_with_what_is_known_of_them(
     lab: Lab, plugin: str, uuids: dict[str, str]
 ) -> None:
     published = lab.published()
-    assert {*published} == {_name(ALONE), _name(FAR)}
+    assert {*published} == {_name(ALONE), _name(FAR), ON_BOARD}
     assert not any("taints" in device for device in published.values())
     attributes = published[_name(FAR)]["attributes"]
     assert attributes["resource.kubernetes.io/numaNode"] == {"int": 1}
     assert attributes["functions"] == {"int": 2}
     assert "resource.kubernetes.io/numaNode" not in published[_name(ALONE)]["attributes"]
+    assert published[ON_BOARD]["attributes"]["functions"] == {"int": 2}
 
 
 def test_a_plugins_token_writes_slices_of_its_own_node_and_pool_alone(lab: Lab, plugin: str) -> None:
@@ -114,10 +123,14 @@ def test_a_plugins_token_writes_slices_of_its_own_node_and_pool_alone(lab: Lab, 
 
 
 def test_the_vm_has_the_card_that_was_foretold_and_its_companion(lab: Lab, vm: str) -> None:
-    assert _allocated(lab, "chosen") == [_name(FAR)]
+    assert {*_allocated(lab, "chosen")} == {_name(FAR), ON_BOARD}
     assert f"host {FAR}.0 -> guest 0000:01:00.0" in vm
     functions = lab.console("chosen").functions()
     assert (functions["0000:01:00.0"], functions["0000:01:00.1"]) == CARD
+
+
+def test_the_vm_has_both_functions_of_the_card_that_has_two_groups(lab: Lab, vm: str) -> None:
+    board.check_board(lab, "chosen", lab.console("chosen"))
 
 
 def test_it_is_a_user_without_a_capability_from_its_first_instruction(lab: Lab, vm: str) -> None:
@@ -195,7 +208,7 @@ def test_the_vm_lives_on_while_plugin_and_kubelet_start_again(lab: Lab, vm: str,
     assert lab.cluster.kubectl("exec", "chosen", "--", "gpu-launcher", "ctl", "state").startswith(
         "default/chosen: running"
     )
-    assert _allocated(lab, "chosen") == [_name(FAR)]
+    assert {*_allocated(lab, "chosen")} == {_name(FAR), ON_BOARD}
 
 
 def test_what_its_claim_had_is_free_when_the_vm_has_ended(

@@ -1,6 +1,6 @@
 """The mission, on real VFIO and with a real kubelet: from a node with cards to a Linux that has them, and back. The VM
 comes as a user brings it: `gpu-launcher pod vm.yaml | kubectl apply -f -`, and nobody helps the pod. Beside its cards
-it has a vGPU, which the plugin's init container has made.
+it has a vGPU, which the plugin's init container has made, and a card of two IOMMU groups.
 
 The tests stand in the order of the node's life and share its VMs, since a guest in the guest takes a minute to boot;
 the node is booted a second time at the end.
@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from launcher.pod.memory import page_tables
-from tests.lab import build, pods
+from tests.lab import board, build, pods
 from tests.lab.lab import Console, Lab
-from tests.lab.machine import ALONE, CARD, FAR, MODERN, NEWCOMER, NVME, SCREEN, SHARED
+from tests.lab.machine import ALONE, BOARD, CARD, FAR, MODERN, NEWCOMER, NVME, SCREEN, SHARED
 from tests.lab.page_tables import page_tables_of
 from tests.lab.vgpu_driver import check_answers, check_functions, check_openings
 
-MACHINE = replace(MODERN, vgpus=True)
+MACHINE = replace(MODERN, vgpus=True, board=True)
 
 #: The card that is cut into vGPUs, and the functions that become one.
 CUT, VGPUS = f"{NVME}.0", (f"{NVME}.1", f"{NVME}.2")
@@ -30,7 +30,7 @@ VGPU_RESOURCE = "example.com/vgpu"
 CONFIG: dict[str, Any] = {
     **pods.CARDS,
     "vgpus": [{"device": VGPU, "types": {TYPE: len(VGPUS)}}],
-    "offer": [*pods.CARDS["offer"], {"vgpu_type": f"NVIDIA {TYPE}", "resource": VGPU_RESOURCE}],
+    "offer": [*pods.CARDS["offer"], {"vgpu_type": f"NVIDIA {TYPE}", "resource": VGPU_RESOURCE}, board.OFFER],
 }
 ONE_VGPU = {"domain": {"devices": {"gpus": [{"name": "vgpu", "deviceName": VGPU_RESOURCE}]}}}
 #: The two cards that are free to go, and where the guest has them.
@@ -40,6 +40,8 @@ HOSTDEVS = [
     (f"{FAR}.0", "0000:02:00.0"),
     (f"{FAR}.1", "0000:02:00.1"),
 ]
+#: The devices of the first VM beside its vGPU.
+GIVEN = (f"{ALONE}.0", f"{FAR}.0", BOARD[0])
 #: What the guest finds behind its root ports.
 GUEST = {
     "0000:01:00.0": CARD[0],
@@ -65,8 +67,9 @@ VOLUMES = {
             "interfaces": [{"name": "default", "passt": {}, "ports": [{"port": 8080}]}],
             "disks": [{"name": name, "disk": {"bus": "virtio"}} for name in ("system", "data", "seed")],
             "gpus": [
-                {"name": name, "deviceName": resource}
-                for name, resource in (("gpu1", pods.RESOURCE), ("gpu2", pods.RESOURCE), ("vgpu", VGPU_RESOURCE))
+                *({"name": name, "deviceName": pods.RESOURCE} for name in ("gpu1", "gpu2")),
+                {"name": "vgpu", "deviceName": VGPU_RESOURCE},
+                board.ENTRY,
             ],
         }
     },
@@ -81,8 +84,8 @@ def plugin(lab: Lab) -> str:
 
 @pytest.fixture(scope="module")
 def vm(lab: Lab, plugin: str) -> Iterator[Console]:
-    """A VM with two cards, a vGPU, a disk from an image, one in a claim, cloud-init, and the pod's network, whose
-    launcher is process 1 of its pod."""
+    """A VM with two cards, a vGPU, a card of two groups, a disk from an image, one in a claim, cloud-init, and the
+    pod's network, whose launcher is process 1 of its pod."""
     lab.wait_for_cards(2)
     lab.node.sh(
         f"mkdir -p /var/lib/claim && echo {CLAIM_SAYS} > /var/lib/claim/disk.img"
@@ -132,7 +135,10 @@ def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab,
         f"{FAR}.0": True,
         CUT: False,
         **dict.fromkeys(VGPUS, True),
+        BOARD[0]: True,
     }
+    assert [function["address"] for function in devices[BOARD[0]]["functions"]] == [*BOARD]
+    assert len(devices[BOARD[0]]["iommuGroups"]) == 2
     for slot in (ALONE, *SHARED, FAR):
         functions = devices[f"{slot}.0"]["functions"]
         assert [(f["address"], f["id"], f["driver"]) for f in functions] == [
@@ -157,13 +163,20 @@ def test_the_variable_names_one_address_a_card(lab: Lab, vm: Console) -> None:
 
 
 def test_the_kubelets_view_of_who_has_what_agrees_with_ours(lab: Lab, vm: Console, plugin: str) -> None:
-    assert _in_use(lab, plugin) == dict.fromkeys((f"{ALONE}.0", f"{FAR}.0", _vgpu(lab, "first")), "default/first")
+    assert _in_use(lab, plugin) == dict.fromkeys((*GIVEN, _vgpu(lab, "first")), "default/first")
 
 
 def test_two_cards_and_a_vgpu_are_three_slots_of_the_guest_companions_included(lab: Lab, vm: Console) -> None:
     assert _cards(vm) == GUEST
     hostdevs = _hostdevs(lab.cluster.kubectl("logs", "first"))
-    assert hostdevs == [*HOSTDEVS, (_vgpu(lab, "first"), "0000:03:00.0")]
+    assert hostdevs[:5] == [*HOSTDEVS, (_vgpu(lab, "first"), "0000:03:00.0")]
+
+
+def test_a_card_of_two_groups_is_one_device_and_one_entry_and_the_guest_has_it_whole(lab: Lab, vm: Console) -> None:
+    variable = "PCI_RESOURCE_EXAMPLE_COM_BOARD"
+    assert lab.cluster.kubectl("exec", "first", "--", "printenv", variable).strip() == BOARD[0]
+    board.check_board(lab, "first", vm)
+    board.check_hook(lab, "first")
 
 
 def test_the_guest_has_its_disks_and_an_address(lab: Lab, vm: Console) -> None:
@@ -225,6 +238,7 @@ def test_a_vm_lives_on_while_the_kubelet_dies_and_the_plugin_registers_again(
     registered = "registered, and watched by the kubelet"
     lab.until("the plugin registers again", lambda: lab.cluster.kubectl("logs", plugin).count(registered) >= 2, 150)
     lab.wait_for_cards(2)
+    lab.wait_for_cards(1, board.RESOURCE)
     assert "GUEST end" in lab.console("first").wait_for("GUEST end")
     assert lab.restarts("first") == lab.restarts(plugin) == 0
 
@@ -239,12 +253,12 @@ def test_a_vm_lives_on_while_the_plugin_is_rolled_over_and_the_cards_stay(lab: L
     assert replaced != plugin
     lab.wait_for_cards(2)
     assert lab.restarts("first") == 0
-    assert _in_use(lab, replaced) == dict.fromkeys((f"{ALONE}.0", f"{FAR}.0", _vgpu(lab, "first")), "default/first")
+    assert _in_use(lab, replaced) == dict.fromkeys((*GIVEN, _vgpu(lab, "first")), "default/first")
     assert lab.cluster.kubectl("logs", replaced, "-c", "vgpus") == "nothing to do\n"
 
 
 def test_a_deleted_pod_shuts_its_guest_down_within_its_grace_and_what_it_wrote_is_in_the_claim(
-    lab: Lab, vm: Console
+    lab: Lab, vm: Console, plugin: str
 ) -> None:
     console = lab.console("first")
     console.wait_for("GUEST end")
@@ -254,6 +268,7 @@ def test_a_deleted_pod_shuts_its_guest_down_within_its_grace_and_what_it_wrote_i
     lab.until("the launcher's last words", lambda: "default_first has ended: as requested" in log.read_text(), 30)
     console.wait_for("GUEST power button", 30)
     assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"
+    lab.until("nobody has a device", lambda: _in_use(lab, plugin) == {}, 60)
     assert "the guest was here" in lab.node.sh("cat /var/lib/claim/disk.img | tr -d '\\0'")
 
 
