@@ -46,8 +46,8 @@ def fit(
     if pod is not None and asks is not None:
         claims = fitting.claims_of(asks, found)
         namespace = pod.partition("/")[0]
-        if any(claim.name == CLAIM for claim in claims):
-            # The pod has the manifest with requests of this claim for deviceNames.
+        if any(claim.name == CLAIM for claim in claims) and any(isinstance(entry.wants, str) for entry in entries):
+            # The manifest in the pod's record has requests of this claim for deviceNames.
             entries = by_claim(given)[0].instance.spec.domain.devices.entries
     else:
         claims = [

@@ -101,13 +101,14 @@ class Fit:
             return False
         return any(each.short == _CARDS for each in self.obstacles[self.nearest.node])
 
-    def distance(self, placement: Placement) -> tuple[int, int, int, int, str]:
+    def distance(self, placement: Placement) -> tuple[int, int, int, int, int, str]:
         """Sort key: the nodes first that are nearest to taking the VM; of these those with the most suitable cards, and
-        with cards that nearly are."""
+        the most cards that nearly are."""
         its = self.obstacles[placement.node]
         suitable = sum(verdict.reason is None for verdict in placement.verdicts)
-        nearly = max((verdict.reason.misfit for verdict in placement.verdicts if verdict.reason), default=0)
-        return max((each.distance for each in its), default=0), len(its), -suitable, -nearly, placement.node
+        misfits = Counter(verdict.reason.misfit for verdict in placement.verdicts if verdict.reason)
+        misfit, nearly = max(misfits.items(), default=(0, 0))
+        return max((each.distance for each in its), default=0), len(its), -suitable, -misfit, -nearly, placement.node
 
 
 class NamedClaim(NamedTuple):

@@ -78,7 +78,7 @@ def test_with_nodes_and_slices_it_judges_what_pod_dra_asks_for(tmp_path: Path, g
 def test_a_pod_that_waits_is_judged_by_its_claim_and_told_in_the_words_of_its_vm(
     tmp_path: Path, gpu_launcher: Command
 ) -> None:
-    """Whose manifest, as it was applied, has deviceNames: the pod that is made of it has requests of its claim."""
+    """Whose manifest has deviceNames where the one in the pod's record has requests of its claim."""
     vm = written(tmp_path / "vm.yaml")
     vm.write_text(VM.replace("{name: vm}", "{name: vm, annotations: {nvidia.com/nouse-gputype: RTX}}"))
     made = [*yaml.safe_load_all(gpu_launcher("pod", vm, "--dra", "--image", "x").stdout)]
@@ -88,11 +88,14 @@ def test_a_pod_that_waits_is_judged_by_its_claim_and_told_in_the_words_of_its_vm
     room = [*RTX, node_of("rtx"), pod_on("rtx", "a")]
     without = gpu_launcher("fit", vm, "--cluster", listed(tmp_path / "before.json", *room))
     cluster = listed(tmp_path / "after.json", *room, *made, pod)
-    named = gpu_launcher("fit", vm, "--cluster", cluster, "--pod", f"default/{pod['metadata']['name']}")
-    assert (named.returncode, named.stderr) == (1, "")
-    assert "excluded by nvidia.com/nouse-gputype 'RTX'" in named.stdout
-    assert "leave out nvidia.com/nouse-gputype 'RTX'" in named.stdout
-    assert named.stdout.partition("\n")[2] == without.stdout.partition("\n")[2]
+    record = tmp_path / "record.yaml"
+    record.write_text(next(each for each in made if each["kind"] == "ConfigMap")["data"]["vm.yaml"])
+    for manifest in (vm, record):
+        named = gpu_launcher("fit", manifest, "--cluster", cluster, "--pod", f"default/{pod['metadata']['name']}")
+        assert (named.returncode, named.stderr) == (1, "")
+        assert "excluded by nvidia.com/nouse-gputype 'RTX'" in named.stdout
+        assert "leave out nvidia.com/nouse-gputype 'RTX'" in named.stdout
+        assert named.stdout.partition("\n")[2] == without.stdout.partition("\n")[2]
 
 
 def test_a_vm_without_cards_fits_anywhere(tmp_path: Path, gpu_launcher: Command) -> None:
