@@ -68,7 +68,17 @@ _ON_NODE = {
 }
 _BESIDE_API_SERVER = ("virt-api", "virt-controller")
 #: What they call, beside the image's packages.
-_KUBEVIRT_PACKAGES = ("libvirt-daemon", "libvirt-daemon-log", "libvirt-clients", "libnbd0", "procps", "nftables", "acl")
+_KUBEVIRT_PACKAGES = (
+    *("libvirt-daemon", "libvirt-daemon-log", "libvirt-clients", "libnbd0"),
+    *("procps", "nftables", "acl", "xorriso"),
+)
+#: Debian's EFI firmware by the names that virt-launcher looks for in /usr/share/OVMF (its virtwrap/efi/efi.go).
+_KUBEVIRT_EFI = {
+    "OVMF_CODE.fd": "OVMF_CODE_4M.fd",
+    "OVMF_VARS.fd": "OVMF_VARS_4M.fd",
+    "OVMF_CODE.secboot.fd": "OVMF_CODE_4M.secboot.fd",
+    "OVMF_VARS.secboot.fd": "OVMF_VARS_4M.ms.fd",
+}
 #: What compiles the kernels: the VM's from its source, and the node's modules with its headers.
 _COMPILERS = (
     "bc",
@@ -293,12 +303,16 @@ def kubevirt() -> Path:
             for place, names in _ON_NODE.items():
                 _copy(programs, names, root / place)
             (root / "etc/libvirt/hooks/libvirt-hook-client").rename(root / "etc/libvirt/hooks/qemu")
+            for name, debians in _KUBEVIRT_EFI.items():
+                assert (root / "usr/share/OVMF" / debians).exists(), f"Debian's ovmf has no {debians}"
+                (root / "usr/share/OVMF" / name).symlink_to(debians)
             # It hands that capability on to virt-launcher, and the image of a release has it.
             command("setcap", "cap_net_bind_service=+ep", root / "usr/bin/virt-launcher-monitor")
             write_layer(out / "layer.tar", root)
         _copy(programs, _BESIDE_API_SERVER, out / "bin")
 
-    return cached("kubevirt-image", [image_root(), *_KUBEVIRT_PACKAGES, *files, *theirs, _LAB / "images.py"], make)
+    names = [*_KUBEVIRT_PACKAGES, *_KUBEVIRT_EFI, *_KUBEVIRT_EFI.values()]
+    return cached("kubevirt-image", [image_root(), *names, *files, *theirs, _LAB / "images.py"], make)
 
 
 def _copy(programs: Path, names: tuple[str, ...], place: Path) -> None:
