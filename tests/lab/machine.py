@@ -54,6 +54,7 @@ FAR = "0000:41:00"  # on NUMA node 1
 NEWCOMER = "1af4:1044"  # a source of random numbers
 SCREEN = "0000:00:03.0"  # the firmware's
 BOARD = ("0000:0a:00.0", "0000:0b:00.0")  # a GPU, and its audio behind another port of the board's own switch
+USB = "0000:07:00"  # a controller
 NVME = "0000:06:00"  # whose disk has the filesystem of the node's own; function 0 makes the others
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from launcher.pod.memory import page_tables
-from tests.lab import board, build, pods
+from tests.lab import board, build, pods, table
+from tests.lab.conftest import Timed
 from tests.lab.lab import Console, Lab
-from tests.lab.machine import ALONE, BOARD, CARD, FAR, MODERN, NEWCOMER, NVME, SCREEN, SHARED
+from tests.lab.machine import ALONE, BOARD, CARD, FAR, MODERN, NEWCOMER, NVME, SCREEN, SHARED, USB
 from tests.lab.page_tables import page_tables_of
 from tests.lab.vgpu_driver import check_answers, check_functions, check_openings
 
@@ -30,7 +31,12 @@ VGPU_RESOURCE = "example.com/vgpu"
 CONFIG: dict[str, Any] = {
     **pods.CARDS,
     "vgpus": [{"device": VGPU, "types": {TYPE: len(VGPUS)}}],
-    "offer": [*pods.CARDS["offer"], {"vgpu_type": f"NVIDIA {TYPE}", "resource": VGPU_RESOURCE}, board.OFFER],
+    "offer": [
+        *pods.CARDS["offer"],
+        {"vgpu_type": f"NVIDIA {TYPE}", "resource": VGPU_RESOURCE},
+        board.OFFER,
+        table.USB,
+    ],
 }
 ONE_VGPU = {"domain": {"devices": {"gpus": [{"name": "vgpu", "deviceName": VGPU_RESOURCE}]}}}
 #: The two cards that are free to go, and where the guest has them.
@@ -136,6 +142,7 @@ def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab,
         CUT: False,
         **dict.fromkeys(VGPUS, True),
         BOARD[0]: True,
+        f"{USB}.0": True,
     }
     assert [function["address"] for function in devices[BOARD[0]]["functions"]] == [*BOARD]
     assert len(devices[BOARD[0]]["iommuGroups"]) == 2
@@ -270,6 +277,22 @@ def test_a_deleted_pod_shuts_its_guest_down_within_its_grace_and_what_it_wrote_i
     assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"
     lab.until("nobody has a device", lambda: _in_use(lab, plugin) == {}, 60)
     assert "the guest was here" in lab.node.sh("cat /var/lib/claim/disk.img | tr -d '\\0'")
+
+
+@pytest.fixture(scope="module")
+def disks(lab: Lab, plugin: str) -> None:
+    """The disks of the table's VMs."""
+    table.prepare(lab)
+
+
+@pytest.mark.parametrize("file", table.TABLE, ids=lambda file: file.stem)
+def test_a_vm_of_the_table_has_its_disks_and_its_cards_where_explain_says(
+    lab: Lab, disks: None, file: Path, timed: Timed
+) -> None:
+    with timed(file.stem):
+        started = table.in_a_pod(lab, file)
+    assert started.disks() == table.disks(file)
+    assert started.devices() == table.explained(file, started.variables)
 
 
 def test_a_guests_page_tables_are_those_that_its_pod_counts(
