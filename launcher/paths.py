@@ -53,13 +53,15 @@ SWTPM_CA = "/var/lib/swtpm-localca"
 VIRTIOFS = "/var/run/kubevirt/virtiofs-containers"
 #: Where Debian and Fedora have this program, which is not on users' PATH.
 VIRTIOFSD = "/usr/libexec/virtiofsd"
+#: The claim for a suspended guest's memory.
+SUSPENDED = "/var/lib/gpu-launcher-suspended"
 #: Huge pages, where they don't come from memfd: the kernel's file system for them.
 HUGEPAGES = "/dev/hugepages"
 #: Where the service account's token is mounted (KubeVirt's pkg/config, ServiceAccountSourceDir).
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _OWN = (
     *("/dev", "/proc", "/sys", "/tmp", "/etc/gpu-launcher", "/var/run/kubevirt", "/var/run/libvirt"),  # noqa: S108
-    *(PRIVATE, EPHEMERAL, LIBVIRT_ROOT, SWTPM_CA, TPM_STATE),
+    *(PRIVATE, EPHEMERAL, LIBVIRT_ROOT, SWTPM_CA, TPM_STATE, SUSPENDED),
 )
 #: The one ISO of the service account's token; a VM has at most one such volume.
 SERVICE_ACCOUNT_ISO = f"{PRIVATE}/service-account-disk/service-account.iso"

@@ -29,6 +29,7 @@ class Action(Enum):
     PAUSE = "pause"
     RESUME = "resume"
     RESET = "reset"
+    SUSPEND = "suspend"
     SHUTDOWN = "shutdown"
     KILL = "kill"
     CONSOLE = "console"
@@ -100,6 +101,9 @@ def ctl(
         case Action.EVENTS:
             for change in ask_for_all(at(), "WatchChanges"):
                 print(json.dumps(fields_of(change)) if as_json else one_line(_change_line(change)), flush=True)
+        case Action.SUSPEND:
+            if not [*ask_for_all(at(), "Suspend")][-1].saved:
+                raise Refusal("ctl suspend", "the launcher has ended before it answered", "its log says why")
         case Action.CONSOLE:
             from launcher.control.console import attach
 

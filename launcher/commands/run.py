@@ -15,7 +15,7 @@ from launcher.domain import domain_name, socket_directory
 from launcher.manifest.identity import NODE
 from launcher.network.attachments import refuse_forwarded
 from launcher.network.passt import script
-from launcher.paths import CONTROL_SOCKET, DOWNWARD_METRICS, SOCKET_IN_ROOT
+from launcher.paths import CONTROL_SOCKET, DOWNWARD_METRICS, SOCKET_IN_ROOT, SUSPENDED
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import DEFAULT_URI, has_qemu_here, root_of
@@ -107,6 +107,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:
         passt=script(start.network_cards),
         asks_nvidia_smi=metadata.annotations.asks_nvidia_smi,
         fabric_manager=start.pod.environ.get(FABRIC_MANAGER),
+        suspend_to=Path(SUSPENDED) if metadata.annotations.suspend_to and start.facts.own is None else None,
     )
 
 

@@ -16,6 +16,7 @@ from launcher.control.changes import changes_of
 from launcher.control.methods import methods_of
 from launcher.control.threads import Threads
 from launcher.runtime import agent, guest, nvidia_smi, operations
+from launcher.runtime.events import SuspendRequested
 from launcher.runtime.vm import VM, Phase, StopRequested
 from pci.address import PCIAddress
 from program.errors import Refusal
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 _STATE = 3.0  # seconds for libvirt to tell more than the phase
 _AGENT = 4  # seconds for the agent to answer, and as many for it to listen: together less than `Threads` waits
 _SCREENSHOT = 30.0  # seconds for a caller to read a whole screenshot
+_SIGN_OF_LIFE = 5.0  # seconds between two to a caller who waits for something long
 _SCREENSHOTS = 2  # at once: libvirt needs a file and a thread for each
 _FIRST_LOOK, _LAST_LOOKS = 0.05, 1.0  # seconds between two looks at whether a program in the guest has ended
 _SERVICE = api.DESCRIPTOR.services_by_name["VirtualMachine"]
@@ -100,19 +102,31 @@ class VMService:
                 )
 
     async def Pause(self, request: api.PauseRequest) -> api.PauseResponse:
-        await self._asked(operations.pause)
+        await self._asked(self._alone("paused", operations.pause))
         self._report("paused")
         return api.PauseResponse()
 
     async def Resume(self, request: api.ResumeRequest) -> api.ResumeResponse:
-        await self._asked(operations.resume)
+        await self._asked(self._alone("resumed", operations.resume))
         self._report("resumed")
         return api.ResumeResponse()
 
     async def Reset(self, request: api.ResetRequest) -> api.ResetResponse:
-        await self._asked(operations.reset)
+        await self._asked(self._alone("reset", operations.reset))
         self._report("reset")
         return api.ResetResponse()
+
+    async def Suspend(self, request: api.SuspendRequest) -> AsyncGenerator[api.SuspendProgress]:
+        self._refuse_unless_started(Phase.RUNNING)
+        asked = SuspendRequested()
+        self._vm.events.put(asked)
+        outcome = asyncio.wrap_future(asked.outcome)
+        yield api.SuspendProgress(saved=False)
+        while not (await asyncio.wait({outcome}, timeout=_SIGN_OF_LIFE))[0]:
+            yield api.SuspendProgress(saved=False)
+        outcome.result()
+        self._report("suspended")
+        yield api.SuspendProgress(saved=True)
 
     async def Shutdown(self, request: api.ShutdownRequest) -> api.ShutdownResponse:
         self._vm.request(StopRequested.SHUTDOWN)
@@ -199,10 +213,22 @@ class VMService:
 
     async def _asked(self, operation: Callable[[Any], _T]) -> _T:
         """Return libvirt's answer; Refusal if the guest has not started, or libvirt refuses."""
-        if self._vm.phase not in _STARTED:
-            raise Refusal(self._vm.identity, f"is {self._vm.phase.value}", "ask again when it is running")
+        self._refuse_unless_started(*_STARTED)
         domain = self._vm.domain()
         return await self._libvirt.run(lambda: operation(domain))
+
+    def _refuse_unless_started(self, *phases: Phase) -> None:
+        if self._vm.phase not in phases:
+            raise Refusal(self._vm.identity, f"is {self._vm.phase.value}", "ask again when it is running")
+
+    def _alone(self, what: str, operation: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return an operation that changes whether the guest's CPUs run, refused while it is suspended."""
+
+        def alone(domain: Any) -> None:
+            with self._vm.changing_cpus(what):
+                operation(domain)
+
+        return alone
 
     async def _agent(self, question: Callable[[agent.AskAgent], _T], seconds: int) -> _T:
         """Return the answer of the guest's agent; Refusal if there is none, it is silent for so long, or it refuses."""

@@ -22,6 +22,7 @@ _COMPANIONS = f"{OURS}companions"
 _LAYOUT = f"{OURS}layout"
 _ALLOW_EMULATION = f"{OURS}allow-emulation"
 _ASK_GUEST = f"{OURS}ask-guest"
+SUSPEND_TO = f"{OURS}suspend-to"
 _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
 _IGNITION = "kubevirt.io/ignitiondata"
@@ -47,7 +48,8 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 
 #: Those that read_selection reads, and that have not a few values each.
 _SELECTING = tuple(word for word in Word if word.startswith(OURS) and word is not Word.TOGETHER)
-_NAMES = (*KNOWN, SEATS_OF, ROM_OF, *_SELECTING)
+_NAMES = (*KNOWN, SEATS_OF, ROM_OF, SUSPEND_TO, *_SELECTING)
+_CLAIM = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _LONGEST_PATH = 1024
 
 _HOOKS = "hooks.kubevirt.io/hookSidecars"
@@ -96,7 +98,8 @@ class Annotations:
     `memfd`: whether hugepages may come from memfd. `free_page_reporting`: whether the balloon may report the guest's
     free pages. `has_hole`: whether there are guest addresses above 4 GiB for BARs. `ignition`: a config of Ignition's.
     `asks_nvidia_smi`: whether the guest's agent may be asked to run it. `even_emulator`: whether isolateEmulatorThread
-    takes a second CPU if that makes their number even. `selection`: the wanted cards, also in HAMi's words. `given`:
+    takes a second CPU if that makes their number even. `suspend_to`: the claim for the memory of the suspended guest,
+    "" for none. `selection`: the wanted cards, also in HAMi's words. `given`:
     all annotations as written, for the pod.
     """
 
@@ -116,6 +119,7 @@ class Annotations:
     has_hole: bool = True
     ignition: str = ""
     even_emulator: bool = False
+    suspend_to: str = ""
     selection: Selection = NO_SELECTION
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -183,6 +187,9 @@ def read_annotations(value: Any) -> Annotations:
             seats = _read_seats(text)
         elif name == ROM_OF:
             roms = _read_roms(text)
+        elif name == SUSPEND_TO:
+            if not (isinstance(text, str) and _CLAIM.fullmatch(text)):
+                raise Nonsense(f"{name}: {shown(text)}", "expected the name of a PersistentVolumeClaim")
         elif name not in _SELECTING and isinstance(name, str) and name.startswith(OURS):
             ours = [known.removeprefix(OURS) for known in _NAMES if known.startswith(OURS)]
             near = meant(name.removeprefix(OURS), ours)
@@ -212,6 +219,7 @@ def read_annotations(value: Any) -> Annotations:
         has_hole=not is_true(value.get(_NO_HOLE)),
         ignition=str(value.get(_IGNITION) or ""),
         even_emulator=_EVEN_EMULATOR in value,
+        suspend_to=value.get(SUSPEND_TO) or "",
         selection=read_selection(value),
         given=value,
     )

@@ -15,6 +15,7 @@ from launcher.checks.hugepages import hugepages, read_pools
 from launcher.checks.network import ports, privileged
 from launcher.checks.programs import machines_of, missing_programs, programs, programs_of
 from launcher.checks.space import read_rooms, space
+from launcher.checks.suspension import suspendable
 from launcher.checks.volumes import volumes
 from launcher.checks.wording import OWN_MACHINE, POD, Wording
 from launcher.cpus.host import cpuset_of_pod
@@ -22,6 +23,7 @@ from launcher.facts import Facts, OwnMachine, PodInterface
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
 from launcher.network.pod_interfaces import read_pod_interfaces
+from launcher.paths import SUSPENDED, below
 from launcher.pipeline.pod import Pod, address_bits_in, processors_in, transparent_in
 from launcher.pipeline.start import Start
 from launcher.pod.memory import mapped_bars, overhead
@@ -148,6 +150,8 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
     yield from volumes(spec, start.facts, here.root, start.needs, here.wording)
     yield from space(read_rooms(start.needs), here.wording)
+    if start.xml is not None and start.vmi.metadata.annotations.suspend_to and here.own is None:
+        yield from suspendable(start.xml, guest.memory, sysfs, below(here.root, SUSPENDED))
 
 
 def _vfio_nodes(vfio: Path) -> frozenset[str]:

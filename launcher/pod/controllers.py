@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+from launcher.manifest.annotations import SUSPEND_TO
 from launcher.manifest.identity import NAME
 from launcher.manifest.parser import Given
 from launcher.pod.lifecycle import LONGEST_START
@@ -66,6 +67,9 @@ def refuse_unfit(given: Given, run: Run, policy: str, *, imports: bool) -> None:
     if run.max_unavailable is not None and run.kind not in (Kind.DEPLOYMENT, Kind.STATEFULSET):
         fix = "use --as statefulset or deployment"
         raise UserError("--max-unavailable", f"Kubernetes counts no pods of a {run.kind.kind}", fix)
+    if run.kind is Kind.JOB and given.instance.metadata.annotations.suspend_to:
+        fix = "leave it out, or run the VM as a Pod or by --as statefulset"
+        raise UserError(f"metadata.annotations {SUSPEND_TO}", "a Job would start a suspended guest again", fix)
     own_claims = run.kind is Kind.STATEFULSET and imports
     refuse_shared(given, several=run.several, beside=run.kind is Kind.DEPLOYMENT, own_claims=own_claims)
 

@@ -189,7 +189,7 @@ def _pod(
     refuse_above(level, spec, guest)
     needed = memory(spec, guest, card)
     state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
-    mounted = mounts(spec, guest, manifest, state, block)
+    mounted = mounts(spec, guest, manifest, state, block, vm.annotations.suspend_to)
     devices = volume_devices(mounted)
     handed = map(literal, handover(spec, guest, block, level))
     metadata = _metadata(vm.name, given, vm)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from launcher.manifest.annotations import SUSPEND_TO
 from launcher.manifest.parser import Given
 from launcher.manifest.spec import VirtualMachine
 from launcher.manifest.volumes import DataVolumeTemplate, Volume
@@ -102,6 +103,8 @@ def _of_one(given: Given, *, own_claims: bool) -> Iterator[tuple[str, str]]:
             yield "spec.domain.firmware.bootloader.efi.persistent", "use --as statefulset"
         if spec.domain.devices.tpm is not None and spec.domain.devices.tpm.persistent:
             yield "spec.domain.devices.tpm.persistent", "use --as statefulset"
+    if given.instance.metadata.annotations.suspend_to:
+        yield f"metadata.annotations {SUSPEND_TO}", "leave it out, or run one VM as a Pod or by --as statefulset"
     for index, claim in enumerate(spec.resourceClaims):
         if claim.resourceClaimName is not None:
             yield f"spec.resourceClaims[{index}] {claim.name}", "name a resourceClaimTemplateName, or use --dra"

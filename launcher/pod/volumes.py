@@ -49,10 +49,11 @@ class Mount(NamedTuple):
 
 
 def mounts(
-    spec: Spec, guest: Guest, manifest: str, state: Mapping[str, Any], block: frozenset[str]
+    spec: Spec, guest: Guest, manifest: str, state: Mapping[str, Any], block: frozenset[str], suspend_to: str = ""
 ) -> tuple[Mount, ...]:
     """Return the pod's mounts, ours first. `manifest` is the name of the config map with the manifest, and `state` the
-    volume that keeps EFI's variables and the TPM's state; `block`: the volumes whose claim is a block device.
+    volume that keeps EFI's variables and the TPM's state; `block`: the volumes whose claim is a block device;
+    `suspend_to`: the claim for the memory of the suspended guest, "" for none.
 
     UserError, by the manifest's path, for what a pod cannot mount.
     """
@@ -67,7 +68,7 @@ def mounts(
             raise UserError(
                 f"--block-volume {volume.name}", f"the volume is of kind {volume.kind}", "expected one with a claim"
             )
-    mounts = (*_ours(spec, guest, manifest, state), *_of_manifest(spec.volumes, block))
+    mounts = (*_ours(spec, guest, manifest, state, suspend_to), *_of_manifest(spec.volumes, block))
     sources: dict[str, Mapping[str, Any]] = {}
     for mount in mounts:
         if sources.setdefault(mount.name, mount.source) is not mount.source:
@@ -121,7 +122,7 @@ def keeps_state(spec: Spec) -> bool:
     return (spec.efi is not None and spec.efi.persistent) or spec.domain.devices.keeps_tpm
 
 
-def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -> Iterator[Mount]:
+def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any], suspend_to: str) -> Iterator[Mount]:
     tpm = spec.domain.devices.tpm
     kinds = {volume.kind for volume in spec.volumes}
     kernel = spec.domain.firmware.kernelBoot
@@ -157,6 +158,9 @@ def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -
         yield Mount(f"{_OURS}hugepages", {"emptyDir": {"medium": medium}}, paths.HUGEPAGES)
     if spec.efi is not None and spec.efi.persistent:
         yield Mount(STATE_VOLUME, state, paths.NVRAM, part="nvram")
+    if suspend_to:
+        claim = {"persistentVolumeClaim": {"claimName": suspend_to}}
+        yield Mount(f"{_OURS}suspended", claim, paths.SUSPENDED, part="suspended")
     if tpm is not None and tpm.enabled:
         if tpm.persistent:
             yield Mount(STATE_VOLUME, state, paths.TPM_STATE, part="swtpm")

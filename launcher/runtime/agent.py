@@ -122,6 +122,11 @@ def filesystems(ask: AskAgent) -> tuple[GuestFilesystem, ...]:
     )
 
 
+def set_time(ask: AskAgent, nanoseconds: int) -> None:
+    """Have the guest's clock set to a time since 1970. Refusal where the agent does not answer, or cannot."""
+    _asked(ask, "guest-set-time", {"time": nanoseconds})
+
+
 def ping(ask: AskAgent) -> None:
     """Raise Refusal if the agent does not answer."""
     _asked(ask, "guest-ping")

@@ -1,8 +1,14 @@
 """The events for which the thread that runs a VM waits, besides requests to stop: libvirt's progress, each ending."""
 
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from launcher.runtime.memory_file import GuestMark
 
 
 class Ending(Enum):
@@ -19,6 +25,7 @@ class Ending(Enum):
     FILES_LOST = 15, "virtiofsd was killed or has crashed, and the guest has lost the volume that the lines above name"
 
     INTERRUPTED = 16, "it was to run to the guest's own end, and was asked to end before"
+    SUSPENDED = 17, "suspended: its memory is on its claim, and its next pod resumes it"
 
     def __init__(self, code: int, words: str) -> None:
         self.code = code
@@ -34,12 +41,43 @@ class Defined:
 
 @dataclass(frozen=True)
 class Started:
-    """libvirt has started the domain."""
+    """libvirt has started the domain; `mark` of one that it has restored, whose CPUs still stand."""
+
+    mark: "GuestMark | None" = None
 
 
 @dataclass(frozen=True)
 class NotStarted:
     """libvirt could not define or start the domain: a Refusal, unless the launcher has a defect."""
+
+    error: Exception
+
+
+class SuspendRequested:
+    """A request to suspend the VM; `outcome` is what becomes of it."""
+
+    def __init__(self) -> None:
+        self.outcome = Future[None]()
+
+    def done(self) -> None:
+        self._tell(lambda: self.outcome.set_result(None))
+
+    def refuse(self, error: Exception) -> None:
+        self._tell(lambda: self.outcome.set_exception(error))
+
+    def _tell(self, tell: Callable[[], None]) -> None:
+        with suppress(InvalidStateError):  # who has asked waits no longer
+            tell()
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The memory of a VM that is being suspended is whole, on disk; its guest stands."""
+
+
+@dataclass(frozen=True)
+class NotSaved:
+    """The VM could not be suspended, and its guest goes on."""
 
     error: Exception
 

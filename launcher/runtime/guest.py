@@ -1,4 +1,4 @@
-"""The domain in libvirt: define, start, stop, and libvirt's events of it. Only this module imports libvirt."""
+"""The domain in libvirt: define, start, stop, and libvirt's events of it. Of the others only saving imports libvirt."""
 
 import errno
 import json
@@ -23,6 +23,7 @@ from launcher.runtime.embedded import prepared
 from launcher.runtime.events import Changed, Ending, NotStarted, Started
 from launcher.runtime.hostdevs import Hostdev, hostdevs_in
 from launcher.runtime.iommufd import IOMMUFD
+from launcher.runtime.memory_file import GuestMark
 from launcher.runtime.vm import VM, having_threads
 from launcher.versions import Version, newer_elements, numbered, refuse_newer, shown
 from program.errors import Refusal
@@ -224,9 +225,16 @@ def look_at_qemu(uri: str) -> None:
     connection.close()
 
 
-def start(domain: Any, vm: VM, *, paused: bool, printed: Callable[[], str] = str) -> None:
+def start(
+    domain: Any,
+    vm: VM,
+    *,
+    paused: bool,
+    printed: Callable[[], str] = str,
+    restore: Callable[[], GuestMark | None] = lambda: None,
+) -> None:
     """Start the domain in a thread, since that takes minutes with VFIO; the event Started or NotStarted follows.
-    `printed` returns what QEMU has printed."""
+    `printed` returns what QEMU has printed. `restore` starts a suspended one, with its CPUs stopped, if it is one."""
     flags = libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
 
     def words(error: libvirt.libvirtError) -> str:
@@ -237,11 +245,12 @@ def start(domain: Any, vm: VM, *, paused: bool, printed: Callable[[], str] = str
     def create() -> None:
         try:
             with asked("start the domain", "gpu-launcher check looks at what QEMU does not say", words):
-                domain.createWithFlags(flags)
+                if (mark := restore()) is None:
+                    domain.createWithFlags(flags)
         except Exception as error:
             vm.events.put(NotStarted(error))
         else:
-            vm.events.put(Started())
+            vm.events.put(Started(mark))
 
     with having_threads("libvirt"):
         threading.Thread(target=create, daemon=True).start()

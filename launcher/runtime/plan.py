@@ -28,6 +28,7 @@ class RunPlan:
     `downward_metrics`: the guest's disk with metrics of its host, None for none, and what the host, `node`, is called.
     `passt`: the script that libvirt calls as passt; None if the guest has no network. `asks_nvidia_smi`: the guest's
     agent may be asked to run it. `fabric_manager`: the version of the one that gave the guest's GPUs their NVLinks.
+    `suspend_to`: where the claim for the guest's memory is mounted, None for none.
     """
 
     identity: VMIdentity
@@ -51,6 +52,7 @@ class RunPlan:
     passt: str | None = None
     asks_nvidia_smi: bool = False
     fabric_manager: str | None = None
+    suspend_to: Path | None = None
 
 
 def keep(plan: RunPlan, place: int) -> None:

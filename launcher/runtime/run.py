@@ -13,16 +13,18 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from launcher.runtime import credentials, guest, virtiofs
+from launcher.runtime import credentials, guest, saving, suspension, virtiofs
 from launcher.runtime.ahead import Ahead
 from launcher.runtime.embedded import called_for_passt, has_qemu_here, prepared, root_of
-from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started
+from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started, SuspendRequested
 from launcher.runtime.hostdevs import Hostdev
+from launcher.runtime.memory_file import MemoryFile
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.progress import read_progress, wanted_by, words
 from launcher.runtime.qemu_log import printed, repeated
 from launcher.runtime.readiness import readiness
 from launcher.runtime.sockets import socket_directory
+from launcher.runtime.suspension import Suspension
 from launcher.runtime.user import let_lock
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
 from launcher.storage.media import made, refuse_links
@@ -54,13 +56,23 @@ def run(plan: RunPlan, vm: VM, served: AbstractContextManager[None], ahead: Ahea
     """
     ahead = ahead or Ahead()
     let_lock(plan.locked)  # as the planner did (launcher.pipeline.this_pod), in a process that has ended
+    its = _suspension(plan)
     with ahead.root or _root(plan), served:
         try:
+            if its is not None and its.is_done_here():
+                return Ending.SUSPENDED
             lost = partial(vm.events.put, Ending.FILES_LOST)
             with _files(plan) as ready, virtiofs.served(plan.shares, lost):
-                return _live(plan, vm, ready, ahead)
+                return _live(plan, vm, ready, ahead, its)
         finally:
             vm.becomes(Phase.ENDED)
+
+
+def _suspension(plan: RunPlan) -> Suspension | None:
+    root = root_of(plan.uri)
+    if plan.suspend_to is None or root is None:
+        return None
+    return Suspension(MemoryFile(plan.suspend_to, plan.identity.name), plan.xml, plan.sys, root, plan.grace)
 
 
 def tidy(plan: RunPlan) -> None:
@@ -91,6 +103,10 @@ def _files(plan: RunPlan) -> Iterator[Ready]:
         readiness(root) if root is not None else nullcontext(_nobody_asks) as ready,
     ):
         yield ready
+
+
+def _nothing() -> None:
+    """There is no memory of an earlier run."""
 
 
 def _nobody_asks(runs: bool) -> None:
@@ -144,7 +160,7 @@ class _Session:
                     guest.end(domain)
 
 
-def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead) -> Ending:
+def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead, its: Suspension | None) -> Ending:
     session = _Session(plan, vm, ahead)
     try:
         domain = _defined(vm, plan.domain)
@@ -153,7 +169,7 @@ def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead) -> Ending:
         _log.info("%s is defined on %s", plan.domain, plan.uri, extra={"domain": plan.domain})
         with vm.having(domain):
             try:
-                return _start(domain, plan, vm) or _stay(domain, plan, vm, ready)
+                return _start(domain, plan, vm, its) or _stay(domain, plan, vm, ready, its)
             finally:
                 ready(False)
                 # What has not started is not ours to end.
@@ -178,18 +194,22 @@ def _defined(vm: VM, name: str) -> Any:
     return domain
 
 
-def _start(domain: Any, plan: RunPlan, vm: VM) -> Ending | None:
+def _start(domain: Any, plan: RunPlan, vm: VM, its: Suspension | None) -> Ending | None:
     """Start the domain; return None once it runs, or how it ended. Raise what keeps libvirt from starting it."""
     vm.becomes(Phase.STARTING)
     root = root_of(plan.uri)
     quoted = partial(printed, root, plan.domain) if root is not None else str
     how_far = (lambda: words(read_progress(root, plan.domain), wanted_by(plan.xml))) if root is not None else str
     waiting = _Waiting(vm, plan.domain, how_far)
-    guest.start(domain, vm, paused=plan.paused, printed=quoted)
+    restore = (lambda: saving.restore(domain, plan.xml, its.memory)) if its is not None else _nothing
+    guest.start(domain, vm, paused=plan.paused, printed=quoted, restore=restore)
     ending = None
     while True:
         match waiting.event():
-            case Started():
+            case Started(mark):
+                if its is not None and mark is not None:
+                    suspension.resume(domain, its.memory, mark)
+                    _log.info("%s goes on from %s", plan.domain, its.memory.whole, extra={"domain": plan.domain})
                 vm.becomes(Phase.RUNNING)
                 return ending
             case NotStarted(error):
@@ -249,8 +269,9 @@ def _give_up(domain: Any, vm: VM) -> Ending:
     return Ending.NOT_STARTED
 
 
-def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
+def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready, its: Suspension | None) -> Ending:
     """Wait until the domain ends, by itself or as requested."""
+    shut_down = partial(_stop, domain, vm, ready=ready)
     ready(_runs(domain))
     waits = ", paused: gpu-launcher ctl resume" if plan.paused else ""
     _log.info("%s is running%s", plan.domain, waits, extra={"domain": plan.domain})
@@ -261,7 +282,7 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
         match vm.events.get():
             case Ending.FILES_LOST if plan.acpi:  # the guest still has its disks, and may have to write to them
                 vm.becomes(Phase.STOPPING)
-                _stop(domain, vm, plan.grace, ready)
+                shut_down(plan.grace)
                 return Ending.FILES_LOST
             case Ending() as ending:
                 return ending
@@ -270,7 +291,11 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
                 at_once = stop is StopRequested.KILL or not plan.acpi
                 if stop is StopRequested.INTERRUPT and not at_once:
                     _log.info("another Ctrl-C ends the guest now")
-                return _stop(domain, vm, 0 if at_once else plan.grace, ready)
+                return shut_down(0 if at_once else plan.grace)
+            case SuspendRequested() as request:
+                suspended = suspension.suspend(domain, vm, its, request, shut_down, ready)
+                if suspended is not None:
+                    return suspended
             case Changed():
                 ready(_runs(domain))
 

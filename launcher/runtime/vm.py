@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 from program.errors import Refusal
 
 if TYPE_CHECKING:
-    from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started
+    from launcher.runtime.events import (
+        Changed,
+        Defined,
+        Ending,
+        NotSaved,
+        NotStarted,
+        Saved,
+        Started,
+        SuspendRequested,
+    )
 
 
 class Phase(Enum):
@@ -92,8 +101,12 @@ class VM:
         self.asks_nvidia_smi = asks_nvidia_smi
         self.fabric_manager = fabric_manager
         #: What the thread that runs the VM waits for.
-        self.events: SimpleQueue[StopRequested | Defined | Started | NotStarted | Changed | Ending] = SimpleQueue()
+        self.events: SimpleQueue[
+            StopRequested | Defined | Started | NotStarted | Changed | SuspendRequested | Saved | NotSaved | Ending
+        ] = SimpleQueue()
         self._lock = threading.Lock()
+        self._is_suspended = False
+        self._changing = 0  # calls that change whether the guest's CPUs run
         self._phase = Phase.PREPARING
         self._domain: Any = None
         self._subscribers: list[Callable[[Change], object]] = []
@@ -112,6 +125,32 @@ class VM:
     def request(self, stop: StopRequested) -> None:
         """Request the VM's end. A request before the start prevents it."""
         self.events.put(stop)
+
+    def take_cpus(self) -> None:
+        """Be the only one who changes whether the guest's CPUs run, until release_cpus(): a guest that is resumed while
+        its memory is saved would run twice. Refusal while somebody else changes it."""
+        with self._lock:
+            if self._is_suspended or self._changing:
+                wrong = "cannot be suspended: it is being suspended, paused, resumed or reset"
+                raise Refusal(self.identity, wrong, "ask again when that is done")
+            self._is_suspended = True
+
+    def release_cpus(self) -> None:
+        with self._lock:
+            self._is_suspended = False
+
+    @contextmanager
+    def changing_cpus(self, what: str) -> Iterator[None]:
+        """Change whether the guest's CPUs run, as others may too; Refusal while somebody has taken them."""
+        with self._lock:
+            if self._is_suspended:
+                raise Refusal(self.identity, f"cannot be {what}: it is being suspended", "ask again when that is done")
+            self._changing += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._changing -= 1
 
     @contextmanager
     def telling(self, subscriber: Callable[[Change], object]) -> Iterator[None]:

@@ -34,6 +34,12 @@ def greets(words: bytes) -> bytes:
     return _REPEATS + words + b"\0"
 
 
+#: For each byte that comes to the first serial port, adds one to a number in memory, and writes that to the port.
+# Until a byte is there: mov dx, 0x3fd; in al, dx; test al, 1. Then: mov dx, 0x3f8; in al, dx; inc byte [0x200000];
+# mov al, [0x200000]; out dx, al; and again.
+COUNTS = bytes.fromhex("66bafd03 ec a801 74f7 66baf803 ec fe0500002000 a000002000 ee ebe4")
+
+
 def touches(end: int) -> bytes:
     """Writes to each page from 2 MiB to `end`, below 2 GiB, then says `touched` on the first serial port."""
     # mov edi, 0x200000; mov [edi], edi; add edi, 0x1000; cmp edi, end; jb the last three

@@ -110,6 +110,16 @@ class ResetResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class SuspendRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SuspendProgress(_message.Message):
+    __slots__ = ("saved",)
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    saved: bool
+    def __init__(self, saved: _Optional[bool] = ...) -> None: ...
+
 class ShutdownRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

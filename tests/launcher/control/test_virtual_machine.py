@@ -8,7 +8,9 @@ import grpc
 import libvirt
 import pytest
 
+from launcher.runtime.events import SuspendRequested
 from launcher.runtime.vm import VM, Phase, StopRequested
+from program.errors import Refusal
 from tests.launcher.control.serving import CARDS, IDENTITY, OURS, UID, Caller, called, on_test_driver, status_of
 from tests.waiting import allowed, until
 
@@ -88,6 +90,36 @@ def test_a_shutdown_goes_to_whoever_makes_the_vm_live(call: Caller, vm: VM) -> N
     assert call(f"{OURS}Shutdown") == b""
     assert vm.events.get(timeout=allowed(5)) is StopRequested.SHUTDOWN
     assert vm.domain().isActive()
+
+
+def asked_to_suspend(vm: VM) -> SuspendRequested:
+    event = vm.events.get(timeout=allowed(5))
+    assert isinstance(event, SuspendRequested)
+    return event
+
+
+def test_a_request_to_suspend_is_answered_when_whoever_makes_the_vm_live_is_done(call: Caller, vm: VM) -> None:
+    answers = call.stream(f"{OURS}Suspend")
+    assert next(answers) == b""
+    asked_to_suspend(vm).done()
+    assert [*answers] == [b"\x08\x01"]
+
+
+def test_a_request_to_suspend_is_refused_as_the_vm_refuses_it(call: Caller, vm: VM) -> None:
+    answers = call.stream(f"{OURS}Suspend")
+    assert next(answers) == b""
+    asked_to_suspend(vm).refuse(Refusal("gpu1", "is bound to vfio-pci", "hibernate"))
+    said = "gpu1: is bound to vfio-pci; hibernate"
+    assert status_of(lambda: [*answers]) == (grpc.StatusCode.FAILED_PRECONDITION, said)
+
+
+@pytest.mark.parametrize(("method", "what"), [("Pause", "paused"), ("Resume", "resumed"), ("Reset", "reset")])
+def test_the_cpus_of_a_guest_that_is_suspended_are_nobody_elses(call: Caller, vm: VM, method: str, what: str) -> None:
+    vm.take_cpus()
+    said = f"lab/vm: cannot be {what}: it is being suspended; ask again when that is done"
+    assert call.status(f"{OURS}{method}") == (grpc.StatusCode.FAILED_PRECONDITION, said)
+    vm.release_cpus()
+    assert call(f"{OURS}{method}") == b""
 
 
 def test_a_kill_goes_there_first_and_to_libvirt_as_well(call: Caller, vm: VM) -> None:

@@ -233,6 +233,22 @@ def test_what_is_one_guests_alone_is_refused_for_several_and_for_a_deployment(
     assert made(path, document, Run(Kind.STATEFULSET, 1))
 
 
+@pytest.mark.parametrize(
+    ("run", "strategy", "why"),
+    [
+        (Run(Kind.STATEFULSET, 2), "Always", "several guests would have it"),
+        (Run(Kind.DEPLOYMENT), "Always", "a Deployment may have two pods of one VM for some time"),
+        (Run(Kind.JOB), "Once", "a Job would start a suspended guest again"),
+    ],
+)
+def test_a_vm_that_can_be_suspended_is_one_that_stays(path: Path, run: Run, strategy: str, why: str) -> None:
+    document = machine(strategy)
+    document["spec"]["template"]["metadata"] = {"annotations": {"gpu-launcher.dev/suspend-to": "memory"}}
+    (said,) = refused(path, document, run)
+    assert said.startswith(f"metadata.annotations gpu-launcher.dev/suspend-to: {why}; ")
+    assert made(path, machine(), Run(Kind.STATEFULSET, 1))
+
+
 def test_what_guests_can_share_is_taken(path: Path) -> None:
     read_only = [{"name": "data", "ephemeral": {"persistentVolumeClaim": {"claimName": "data"}}}]
     assert made(path, machine(volumes=read_only), Run(Kind.DEPLOYMENT, 2))

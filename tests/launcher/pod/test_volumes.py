@@ -99,6 +99,14 @@ def test_what_outlives_the_pod_is_in_a_claim_that_both_the_firmware_and_the_tpm_
     ]
 
 
+def test_the_claim_for_a_suspended_guests_memory_is_where_the_launcher_looks_for_it(tmp_path: Path) -> None:
+    vm = written_vm(tmp_path / "vm.yaml")
+    annotated = "name: vm, annotations: {gpu-launcher.dev/suspend-to: memory}"
+    vm.write_text(vm.read_text().replace("name: vm", annotated, 1))
+    assert source(vm, "gpu-launcher-suspended") == {"persistentVolumeClaim": {"claimName": "memory"}}
+    assert mounted(vm, "gpu-launcher-suspended") == [{"mountPath": paths.SUSPENDED, "subPath": "suspended"}]
+
+
 def test_a_guest_that_keeps_nothing_has_no_claim() -> None:
     for name in ("no-devices", "tpm", "efi-without-secure-boot"):
         assert list(objects_of(VMS / f"{name}.yaml")) == ["ConfigMap", "Pod"]

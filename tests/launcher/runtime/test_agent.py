@@ -17,6 +17,7 @@ from launcher.runtime.agent import (
     filesystems,
     info,
     ping,
+    set_time,
     start,
     users,
 )
@@ -185,3 +186,9 @@ def test_what_makes_no_sense_of_a_guest_is_a_refusal(about: object, interfaces: 
     ask, _ = answering({"return": about}, {"return": {}}, {"return": interfaces})
     with pytest.raises(Refusal, match=r"the guest's agent: gives (no text|no number|an answer)"):
         info(ask)
+
+
+def test_the_guests_clock_is_set_to_a_time() -> None:
+    ask, asked = answering({"return": {}})
+    set_time(ask, 1_796_000_000_000_000_000)
+    assert asked == [{"execute": "guest-set-time", "arguments": {"time": 1_796_000_000_000_000_000}}]

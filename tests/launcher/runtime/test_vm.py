@@ -67,3 +67,14 @@ def test_a_subscriber_that_has_gone_is_told_nothing_and_forgotten(vm: VM) -> Non
         assert [change.phase for change in stays] == [Phase.PREPARING, Phase.RUNNING]
         assert vm._subscribers == [stays.append]
     assert vm._subscribers == []
+
+
+def test_nobody_suspends_a_guest_while_others_pause_or_resume_it(vm: VM) -> None:
+    """A resume that waits for libvirt would let it run again once its memory is saved."""
+    others = vm.changing_cpus("resumed"), vm.changing_cpus("paused")
+    said = "cannot be suspended: it is being suspended, paused, resumed or reset"
+    with others[0], others[1], pytest.raises(Refusal, match=said):
+        vm.take_cpus()
+    vm.take_cpus()
+    with pytest.raises(Refusal, match="cannot be suspended"):
+        vm.take_cpus()

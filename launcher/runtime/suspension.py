@@ -1,0 +1,260 @@
+"""A running VM is suspended: its guest stops, its memory goes to a file, and it goes on only if that fails.
+
+The thread that runs the VM stays free for what else happens. Another one has libvirt, and the sole right to change
+whether the guest's CPUs run: it gives that back if the guest goes on.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from launcher.checks.suspension import not_saved
+from launcher.runtime import agent, guest, operations, saving
+from launcher.runtime.events import Changed, Ending, NotSaved, Saved, SuspendRequested
+from launcher.runtime.memory_file import GuestMark, MemoryFile
+from launcher.runtime.progress import wanted_by
+from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
+from program.errors import ProgramError, Refusal
+
+_log = logging.getLogger(__name__)
+
+_LOOKS = 1.0  # seconds between two looks at how far it is
+#: Seconds in which neither the file grows nor libvirt tells of more that is done: then the guest goes on.
+_STALLED = 120.0
+_GOING_ON = 30.0  # seconds for QEMU to let a guest run whose memory is there
+_CLOCK_FOR, _CLOCK_AGAIN = 120.0, 5.0  # seconds for the guest's agent to take the time, and between two tries
+
+#: In the root of libvirt's driver, which lives as long as the pod: the VM is suspended in this pod, and a container
+#: that the kubelet starts again is not to resume it.
+MARK = "suspended"
+
+
+@dataclass(frozen=True)
+class Suspension:
+    """What a VM needs for it: the file of its memory, the domain's XML, the directory for /sys, the root of libvirt's
+    driver, and the seconds that the guest has once its pod is to end."""
+
+    memory: MemoryFile
+    xml: str
+    sys: Path
+    root: Path
+    grace: float
+
+    def is_done_here(self) -> bool:
+        """Return whether the VM was suspended in this pod before."""
+        return (self.root / MARK).exists()
+
+
+def suspend(
+    domain: Any,
+    vm: VM,
+    its: Suspension | None,
+    request: SuspendRequested,
+    stop: Callable[[float], Ending],
+    ready: Callable[[bool], None],
+) -> Ending | None:
+    """Suspend the VM; return how it has ended, None if its guest goes on, and tell who has requested it.
+
+    A stop that is requested meanwhile leaves it the grace period. If the memory cannot be saved, the guest is to shut
+    down in what is left of that, by `stop`.
+    """
+    if its is None:
+        fix = "expected the annotation gpu-launcher.dev/suspend-to in its manifest, with the name of one"
+        request.refuse(Refusal(vm.identity, "has no claim for its memory", fix))
+        return None
+    saver = _Saver(domain, vm, its)
+    try:
+        with having_threads("suspend"):
+            saver.start()
+    except Refusal as refusal:
+        request.refuse(refusal)
+        return None
+    ends: float | None = None  # when the guest's grace period is over
+    is_broken_off = False
+    watch = _Watch(its.memory, domain)
+    while True:
+        try:
+            event = vm.events.get(timeout=_LOOKS)
+        except Empty:
+            if ends is not None and time.monotonic() > ends:
+                vm.becomes(Phase.STOPPING)
+                request.refuse(Refusal(vm.identity, "was to end before its memory was saved", ""))
+                _log.error("the guest's memory is not saved within its grace period; ending it")
+                return Ending.ON_REQUEST
+            if watch.has_stalled() and not is_broken_off:
+                is_broken_off = True
+                _log.error("giving up saving the guest's memory: nothing was written for %.0f s", _STALLED)
+                threading.Thread(target=_break_off, args=(domain,), daemon=True).start()
+            continue
+        match event:
+            case Saved():
+                vm.becomes(Phase.STOPPING)
+                _mark(its.root)
+                _log.info("the guest's memory is in %s", its.memory.whole)
+                request.done()
+                return Ending.SUSPENDED
+            case NotSaved(error):
+                request.refuse(error)
+                _log.error("%s", error)
+                vm.events.put(Changed())
+                if ends is None:
+                    return None
+                vm.becomes(Phase.STOPPING)
+                return stop(max(0.0, ends - time.monotonic()))
+            case StopRequested.KILL:
+                vm.becomes(Phase.STOPPING)
+                request.refuse(Refusal(vm.identity, "was ended before its memory was saved", ""))
+                return Ending.ON_REQUEST
+            case StopRequested():
+                ends = ends or time.monotonic() + its.grace
+            case Ending() as ending:
+                request.refuse(Refusal(vm.identity, f"has ended before its memory was saved: {ending.words}", ""))
+                return ending
+            case SuspendRequested() as other:
+                other.refuse(Refusal(vm.identity, "is being suspended already", ""))
+            case Changed():
+                ready(False)
+
+
+class _Saver(threading.Thread):
+    """Saves the domain, and puts the event Saved, or NotSaved once the guest goes on."""
+
+    def __init__(self, domain: Any, vm: VM, its: Suspension) -> None:
+        super().__init__(name="suspend", daemon=True)
+        self._domain, self._vm, self._its = domain, vm, its
+
+    def run(self) -> None:
+        domain, vm, memory = self._domain, self._vm, self._its.memory
+        try:
+            vm.take_cpus()
+        except Refusal as refusal:
+            vm.events.put(NotSaved(refusal))
+            return
+        stopped_by_us = False
+        try:
+            problems = (*not_saved(self._its.xml, self._its.sys), *saving.kept_back(domain))
+            if problems:
+                raise Refusal.of(problems)
+            memory.begin(wanted_by(self._its.xml).memory)
+            mark = saving.mark_of(domain, ran=guest.runs(domain))
+            stopped_by_us = mark.ran
+            operations.pause(domain)
+            saving.save(domain, memory.half, mark)
+            memory.finish()
+        except Exception as error:
+            memory.drop()
+            if stopped_by_us:
+                self._go_on()
+            vm.release_cpus()
+            vm.events.put(NotSaved(error))
+        else:
+            vm.events.put(Saved())
+
+    def _go_on(self) -> None:
+        try:
+            operations.resume(self._domain)
+        except ProgramError as error:
+            _log.error("the guest stays paused: %s", error)
+
+
+class _Watch:
+    """Whether the file grows, or libvirt tells of more that is done. It asks libvirt in threads of their own."""
+
+    def __init__(self, memory: MemoryFile, domain: Any) -> None:
+        self._memory, self._domain = memory, domain
+        self._now = self._seen = (0, 0)
+        self._since = time.monotonic()
+        self._asking: threading.Thread | None = None
+
+    def has_stalled(self) -> bool:
+        if self._asking is None or not self._asking.is_alive():
+            self._asking = threading.Thread(target=self._ask, daemon=True)
+            with suppress(RuntimeError):
+                self._asking.start()
+        if self._now != self._seen:
+            self._seen, self._since = self._now, time.monotonic()
+        return time.monotonic() - self._since > _STALLED
+
+    def _ask(self) -> None:
+        with suppress(ProgramError):
+            self._now = self._memory.written(), saving.progress(self._domain)
+
+
+def resume(domain: Any, memory: MemoryFile, mark: GuestMark) -> None:
+    """Let a guest run whose memory is there, and forget its file: from then on the guest is here alone.
+
+    Raise Refusal if it cannot, or QEMU does not answer; then the domain is ended, and the file stays. A stop that is
+    requested meanwhile comes after it.
+    """
+    outcome = Future[None]()
+
+    def go_on() -> None:
+        try:
+            _go_on(domain, memory, mark)
+        except Exception as error:
+            guest.end(domain)
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(None)
+
+    with having_threads("resume"):
+        threading.Thread(target=go_on, name="resume", daemon=True).start()
+    try:
+        outcome.result(_GOING_ON)
+    except TimeoutError as error:
+        wrong = f"has not let the guest run in {_GOING_ON:.0f} s; its memory is in {memory.directory}"
+        raise Refusal("QEMU", wrong, "its log says more") from error
+    threading.Thread(target=_tell_time, args=(domain,), name="clock", daemon=True).start()
+
+
+def _go_on(domain: Any, memory: MemoryFile, mark: GuestMark) -> None:
+    memory.claim()
+    if mark.ran:
+        try:
+            operations.resume(domain)
+        except ProgramError:
+            if operations.state(domain).state == "paused":
+                guest.end(domain)
+                memory.give_back()
+            raise
+    try:
+        memory.forget()
+    except Refusal as refusal:  # the guest runs; the next start says it again
+        _log.error("%s", refusal)
+
+
+def _tell_time(domain: Any) -> None:
+    """Have the guest's agent set the guest's clock, which stood still meanwhile."""
+    deadline = time.monotonic() + _CLOCK_FOR
+    refusal: ProgramError | None = None
+    while time.monotonic() < deadline:
+        try:
+            agent.set_time(lambda text: guest.ask_agent(domain, text, 4), time.time_ns())
+        except ProgramError as error:
+            refusal = error
+            time.sleep(_CLOCK_AGAIN)
+        else:
+            _log.info("the guest's clock is set")
+            return
+    _log.warning("the guest's clock may be late by the time for which it was suspended: %s", refusal)
+
+
+def _mark(root: Path) -> None:
+    try:
+        (root / MARK).touch()
+    except OSError as error:
+        _log.error("%s: %s; a container that is started again resumes the guest", root / MARK, error.strerror)
+
+
+def _break_off(domain: Any) -> None:
+    try:
+        saving.break_off(domain)
+    except ProgramError as error:
+        _log.error("%s", error)
