@@ -13,6 +13,8 @@ VERBS = {
     "start": "power",
     "stop": "power",
     "restart": "power",
+    "suspend": "power",
+    "resume": "power",
     "pause": "inside",
     "unpause": "inside",
     "reset": "inside",

@@ -21,6 +21,7 @@ from gpuvm.objects import (
     ID_LABEL,
     NAME,
     STOPPED,
+    SUSPENDED,
     AnyObject,
     ConfigMap,
     Controller,
@@ -45,6 +46,7 @@ _BESIDE_KINDS = ("resourceclaimtemplates", "datavolumes.cdi.kubevirt.io")  # whi
 _UNCHANGEABLE = ("Pod", "Job")
 _CANNOT_CHANGE = re.compile(r"may not change fields|field is immutable")
 _UNSERVED = "the server doesn't have a resource type"
+_MARKS = {"stopped": STOPPED, "suspended": SUSPENDED}
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 
 #: What the API server, the scheduler and the kubelet put into a Pod's spec, and would not take from a new one or would
@@ -189,8 +191,10 @@ class Kubectl:
         """Delete objects, and do not wait for their end."""
         return self._said(["delete", *(_one(each.kind, each.name) for each in objects), "--wait=false"])
 
-    def mark_stopped(self, record: ConfigMap, when: str) -> None:
-        self._output(["annotate", _one("configmap", record.name), f"{STOPPED}={when}", "--overwrite"])
+    def mark(self, record: ConfigMap, **annotations: str) -> None:
+        """Say in a record what its VM is: `stopped` when, or `suspended` to which claim; "" for not so."""
+        words = [f"{_MARKS[name]}={value}" if value else f"{_MARKS[name]}-" for name, value in annotations.items()]
+        self._output(["annotate", _one("configmap", record.name), *words, "--overwrite"])
 
     def delete(self, old: VMObject, others: Iterable[AnyObject]) -> None:
         """Delete an object and others with it, and wait for their end, as long as its guest may take."""

@@ -40,6 +40,10 @@ MANIFEST_VOLUME, MANIFEST_FILE = "gpu-launcher-manifest", "vm.yaml"
 FLAGS_FILE = "pod-flags"
 #: The annotation of a record whose VM `kubectl gpuvm stop` has stopped: when.
 STOPPED = "gpu-launcher.dev/stopped"
+#: The annotation of a record whose VM `kubectl gpuvm suspend` has suspended: the claim that has its memory.
+SUSPENDED = "gpu-launcher.dev/suspended"
+#: Where the pod mounts that claim, and the launcher's exit code once the memory is there.
+SUSPENDED_VOLUME, SUSPENDED_CODE = "gpu-launcher-suspended", 17
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _ENDED = ("Succeeded", "Failed")
 
@@ -132,6 +136,7 @@ class _IP(_Part):
 class _Volume(_Part):
     name: Text = ""
     config_map: Text = Field("", validation_alias=At("configMap", "name"))
+    claim: Text = Field("", validation_alias=At("persistentVolumeClaim", "claimName"))
 
 
 class Container(_Part):
@@ -168,6 +173,11 @@ class PodSpec(_Part):
     def manifest_name(self) -> str:
         """What the pod calls the ConfigMap with its manifest, which need not be a Name; empty for none."""
         return next((each.config_map for each in self.volumes if each.name == MANIFEST_VOLUME), "")
+
+    @property
+    def suspended_claim(self) -> str:
+        """What the pod calls the claim for the suspended guest's memory; empty for none."""
+        return next((each.claim for each in self.volumes if each.name == SUSPENDED_VOLUME), "")
 
 
 class AnyObject(_Part):
@@ -234,6 +244,13 @@ class Pod(_WithConditions):
     def launcher(self) -> ContainerStatus:
         """The status of the launcher's container; an empty one before there is one."""
         return next((each for each in self.containers if each.name == CONTAINER), ContainerStatus())
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether its guest's memory is saved, and the guest is to go on in another pod."""
+        status = self.launcher
+        ended = status.terminated or status.terminated_before
+        return status.running is None and ended is not None and ended.exit_code == SUSPENDED_CODE
 
     @property
     def claim_names(self) -> list[str]:

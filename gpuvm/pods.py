@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpuvm.kubectl import Kubectl
 from gpuvm.objects import MARK, ConfigMap, Controller, Pod, VMObject
-from gpuvm.records import Record, current, is_record, record_of, was_stopped
+from gpuvm.records import Record, current, is_record, record_of, suspended_to, was_stopped
 from pci.resource import NodeDevice
 from program.errors import Refusal, UserError
 
@@ -65,8 +65,9 @@ def pod_named(kubectl: Kubectl, name: str) -> Pod:
     with several."""
     pods = pods_of([each for each in kubectl.pods() if _is_ours(each)], name)
     if not pods:
-        if look(kubectl).record(name) is not None:
-            raise Refusal(name, "is stopped", "`kubectl gpuvm start` starts it")
+        if (record := look(kubectl).record(name)) is not None:
+            state = "suspended" if suspended_to(record) else "stopped"
+            raise Refusal(name, f"is {state}", "`kubectl gpuvm start` starts it")
         raise no_such(name)
     if len(pods) > 1:
         names = ", ".join(sorted(each.name for each in pods))
@@ -126,7 +127,7 @@ def _without_pod(record: ConfigMap) -> VM:
         namespace=record.metadata.namespace,
         name=record.vm,
         vm=record.vm,
-        state="Stopped" if was_stopped(record) else "NoPod",
+        state="Suspended" if suspended_to(record) else "Stopped" if was_stopped(record) else "NoPod",
         node="",
         addresses=(),
         cards=(),
@@ -157,6 +158,8 @@ def state_of(each: VMObject) -> str:
     scheduled, waiting = each.condition("PodScheduled"), each.launcher.waiting
     if each.metadata.deletion_timestamp:
         return "Terminating"
+    if each.is_suspended:
+        return "Suspended"
     if each.has_ended:
         return each.phase
     if scheduled.status == "False":

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpuvm.objects import ConfigMap, Controller, Event, Pod, ResourceClaim, Terminated, Waiting
-from gpuvm.records import was_stopped
+from gpuvm.records import suspended_to, was_stopped
 from program.problem import Problem, listed
 
 
@@ -181,6 +181,7 @@ _CODES = {
     14: "the connection to libvirt was lost",
     15: "a virtiofsd has ended, and the guest lost that volume",
     16: "the VM was asked to end before its guest had",
+    17: "it is suspended: its memory is on its claim, and its next pod resumes it",
 }
 _MOST_DEVICES = 3  # that are named
 #: The scheduler's bindingTimeout is 10 minutes by default.
@@ -250,8 +251,11 @@ def _state(pod: Pod, phase: str) -> str:
 
 def of_record(record: ConfigMap) -> Problem:
     """Return the answer for a VM of which there is nothing but its record."""
+    name = record.metadata.namespace + "/" + record.vm
+    if claim := suspended_to(record):
+        return Problem(name, f"is Suspended: its memory is on the claim {claim}", "`kubectl gpuvm resume` has it go on")
     wrong = "is Stopped" if was_stopped(record) else "has no pod: it was never started, or its pod was deleted"
-    return Problem(record.metadata.namespace + "/" + record.vm, wrong, "`kubectl gpuvm start` starts it")
+    return Problem(name, wrong, "`kubectl gpuvm start` starts it")
 
 
 _Found = tuple[str, str] | None

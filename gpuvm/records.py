@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from gpuvm.objects import FLAGS_FILE, MANIFEST_FILE, STOPPED, ConfigMap, VMObject
+from gpuvm.objects import FLAGS_FILE, MANIFEST_FILE, STOPPED, SUSPENDED, ConfigMap, VMObject
 from program.errors import Refusal
 
 #: The flags of `gpu-launcher pod` that it writes into a record (launcher/commands/pod.py): none names a file.
@@ -42,6 +42,11 @@ def is_record(config_map: ConfigMap) -> bool:
 def was_stopped(config_map: ConfigMap) -> bool:
     """Return whether `kubectl gpuvm stop` has stopped the VM of a record."""
     return STOPPED in config_map.metadata.annotations
+
+
+def suspended_to(config_map: ConfigMap) -> str:
+    """Return the claim with the memory of a VM that `kubectl gpuvm suspend` has suspended; "" for another VM."""
+    return config_map.metadata.annotations.get(SUSPENDED, "")
 
 
 def record_of(config_map: ConfigMap) -> Record:

@@ -19,7 +19,7 @@ from gpuvm.gpu_launcher import printed
 from gpuvm.kubectl import Kubectl, Printed
 from gpuvm.objects import ID_LABEL, MANIFEST_FILE, AnyObject, ConfigMap, Metadata, Pod, VMObject
 from gpuvm.pods import controller_of, look, no_such, pods_of, recorded
-from gpuvm.records import Record, is_record, record_of
+from gpuvm.records import Record, is_record, record_of, suspended_to
 from program.errors import ProgramError, Refusal
 from program.output import print_foreign
 from program.problem import Problem
@@ -110,6 +110,9 @@ def delete(
     if kept:
         names = ", ".join(f"{each.kind} {each.name}" for each in kept)
         print_foreign(f"{subject.vm}: kept are {names}; --with-state deletes them\n")
+    if record is not None and (claim := suspended_to(record)):
+        file = f"suspended/{subject.vm}.memory"
+        print_foreign(f"{subject.vm}: kept is its memory, {file} on the claim {claim}, whoever may read that\n")
 
 
 def _removed(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""kubectl gpuvm start, stop and restart.
+"""kubectl gpuvm start, stop, restart, suspend and resume.
 
 A controller's VM is stopped and started by the controller. A pod by itself that would start its guest again has to be
 deleted, and is made anew from the VM's record; any other stays, and can be started again.
@@ -9,27 +9,48 @@ from datetime import UTC, datetime
 from gpuvm.commands.changes import make_of_record
 from gpuvm.commands.options import ClusterFlags, Force, GracePeriod, VMName
 from gpuvm.kubectl import Kubectl
-from gpuvm.objects import Controller, Pod, VMObject
+from gpuvm.objects import ConfigMap, Controller, Pod, VMObject
 from gpuvm.pods import controller_of, look, no_such, pods_of
-from gpuvm.records import record_of
+from gpuvm.records import record_of, suspended_to
 from program.errors import Refusal, UserError
 from program.output import print_foreign
 
+_SAVED = 6 * 3600.0  # seconds for a guest's memory; the launcher gives up where nothing moves
+
 
 def start(vm: VMName, cluster: ClusterFlags) -> None:
-    """Start a VM that is stopped or has ended."""
+    """Start a VM that is stopped or has ended; one that is suspended goes on."""
+    _start(vm, cluster)
+
+
+def resume(vm: VMName, cluster: ClusterFlags) -> None:
+    """Have a suspended VM go on with its memory, on a node that has what it needs."""
+    _start(vm, cluster, only_suspended=True)
+
+
+def _start(vm: list[str], cluster: ClusterFlags, *, only_suspended: bool = False) -> None:
     cluster, target = cluster.of(vm)
     kubectl = cluster.kubectl()
     seen = look(kubectl)
-    if (controller := controller_of(seen.objects, target.name)) is not None:
+    controller, record = controller_of(seen.objects, target.name), seen.record(target.name)
+    pods = pods_of(seen.objects, target.name)
+    claim = "" if record is None else suspended_to(record)
+    if only_suspended and not claim and not any(pod.is_suspended for pod in pods):
+        fix = "`kubectl gpuvm start` starts one that is stopped, and `unpause` has a paused one go on"
+        raise Refusal(target.name, "is not suspended", fix)
+    if controller is not None:
+        if suspended := [pod for pod in pods if pod.is_suspended]:  # its controller makes it anew, and that one goes on
+            kubectl.delete_at_once(suspended)
         kubectl.start_controller(controller)
         print(f"{target.name}: its {controller.kind} starts it")
+        _forget_claim(kubectl, record)
         return
-    if not pods_of(seen.objects, target.name) and (record := seen.record(target.name)) is not None:
+    if not pods and record is not None:
         make_of_record(kubectl, record_of(record))
+        _forget_claim(kubectl, record)
         return
     pod = _pod_of(seen.objects, target.name)
-    if not pod.has_ended:
+    if not pod.has_ended and not pod.is_suspended:
         raise Refusal(target.name, f"is {pod.phase} already", "`kubectl gpuvm restart` starts it again")
     print_foreign(_made_anew(kubectl, pod))
 
@@ -57,7 +78,7 @@ def stop(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_period: 
             return
         kubectl.delete_at_once([pod])
         if record is not None:
-            kubectl.mark_stopped(record, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+            kubectl.mark(record, stopped=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     for pod in its_pods if force else ():
         if _runs(pod):
             _kill(kubectl, pod)
@@ -80,6 +101,38 @@ def restart(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_perio
         made = _made_anew(kubectl, pod)
     print(f"{pod.name}: {_asked(force)}, and starts again")
     print_foreign(made)
+
+
+def suspend(vm: VMName, cluster: ClusterFlags) -> None:
+    """Save a guest's memory to its claim, and end its pod: returns when the memory is there."""
+    cluster, target = cluster.of(vm)
+    kubectl = cluster.kubectl()
+    seen = look(kubectl)
+    controller, record = controller_of(seen.objects, target.name), seen.record(target.name)
+    if controller is not None and controller.replicas > 1:
+        raise Refusal(target.name, "is one of several replicas, which are not suspended", "stop it, or run it alone")
+    if record is not None and (claim := suspended_to(record)) and not pods_of(seen.objects, target.name):
+        raise Refusal(target.name, f"is suspended already, to the claim {claim}", "`kubectl gpuvm resume` has it go on")
+    pod = _pod_of(seen.objects, target.name)
+    if not (claim := pod.spec.suspended_claim):
+        fix = "name one in its annotation gpu-launcher.dev/suspend-to: docs/suspend.md"
+        raise Refusal(target.name, "has no claim for its memory", fix)
+    if not pod.is_suspended:
+        kubectl.ctl(pod, "suspend", within=_SAVED)
+    # Its memory is there: what would start the guest again is the pod, or who makes it.
+    if record is not None:
+        kubectl.mark(record, suspended=claim, stopped="")
+    if controller is not None:
+        kubectl.stop_controller(controller)
+    else:
+        kubectl.delete_at_once([pod])
+    print_foreign(f"{target.name}: is suspended to the claim {claim}; `kubectl gpuvm resume` has it go on\n")
+
+
+def _forget_claim(kubectl: Kubectl, record: ConfigMap | None) -> None:
+    if record is not None and (claim := suspended_to(record)):
+        kubectl.mark(record, suspended="")
+        print_foreign(f"{record.vm}: goes on with its memory, which is on the claim {claim}\n")
 
 
 def _kill(kubectl: Kubectl, pod: Pod) -> None:

@@ -73,6 +73,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "start": ("start", "VM"),
     "edit": ("edit", "VM", "--restart"),
     "apply": ("apply", "-f", "FILE", "--image=localhost/other", "--restart"),
+    "suspend": ("suspend", "VM"),
+    "resume": ("resume", "VM"),
     "stop": ("stop", "VM"),
     "delete": ("delete", "VM", "--with-state"),
 }
