@@ -31,8 +31,7 @@ def not_saved(xml: str, sys: Path) -> Iterator[Problem]:
             yield Problem(
                 _named(device, host),
                 f"{host} is bound to vfio-pci, which cannot tell what is in a device",
-                "a vGPU or virtual function whose own driver can migrate can be saved; a guest with a whole card keeps "
-                "its memory by its own hibernation",
+                "let the guest hibernate by itself, or give it a vGPU or virtual function whose own driver can migrate",
             )
     for share in domain.iterfind("devices/filesystem"):
         target = share.find("target")

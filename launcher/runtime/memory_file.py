@@ -73,7 +73,7 @@ class MemoryFile:
             raise Refusal(
                 self.resumed,
                 "its guest was about to run when its launcher ended, and may have run",
-                f"if it has not, rename the file to {self.whole.name}; remove it to have the guest start anew",
+                f"if it has not, rename the file to {self.whole.name}, else remove it: the guest starts anew",
             )
         if not os.path.lexists(self.whole):
             return None
