@@ -10,7 +10,7 @@ from gpuvm.commands.changes import make_of_record
 from gpuvm.commands.options import ClusterFlags, Force, GracePeriod, VMName
 from gpuvm.kubectl import Kubectl
 from gpuvm.objects import ConfigMap, Controller, Pod, VMObject
-from gpuvm.pods import controller_of, look, no_such, pods_of
+from gpuvm.pods import controller_of, look, no_such, pods_of, refuse_not_running
 from gpuvm.records import record_of, suspended_to
 from program.errors import Refusal, UserError
 from program.output import print_foreign
@@ -118,6 +118,7 @@ def suspend(vm: VMName, cluster: ClusterFlags) -> None:
         fix = "name one in its annotation gpu-launcher.dev/suspend-to: docs/suspend.md"
         raise Refusal(target.name, "has no claim for its memory", fix)
     if not pod.is_suspended:
+        refuse_not_running(pod)
         kubectl.ctl(pod, "suspend", within=_SAVED)
     # Its memory is there: what would start the guest again is the pod, or who makes it.
     if record is not None:

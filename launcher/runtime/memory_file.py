@@ -152,7 +152,7 @@ class MemoryFile:
         try:
             self.whole.rename(self.resumed)
         except FileNotFoundError as error:
-            fix = "`kubectl gpuvm list` shows where it runs; each VM may run once"
+            fix = "`kubectl gpuvm list` shows where it runs, and each VM may run once"
             raise Refusal(self.whole, "is gone: another launcher resumes this guest", fix) from error
         except OSError as error:
             raise _refused(self.whole, "renamed", error) from error

@@ -88,7 +88,7 @@ def restore(domain: Any, xml: str, memory: MemoryFile) -> GuestMark | None:
         raise Refusal(
             memory.whole,
             f"its guest has the processor itself, {mark.processor}, and here is {processor()}",
-            "resume it on a node with the same processor; cpu.model host-model, or a named one, takes more nodes",
+            "resume it on a node with the same processor, or give the next VM cpu.model host-model or a named one",
         )
     fix = "resume it with the manifest that it was suspended with, or remove the file to have the guest start anew"
     with asked(f"resume the guest of {memory.whole}", fix):

@@ -29,6 +29,7 @@ _LOOKS = 1.0  # seconds between two looks at how far it is
 #: Seconds in which neither the file grows nor libvirt tells of more that is done: then the guest goes on.
 _STALLED = 120.0
 _GOING_ON = 30.0  # seconds for QEMU to let a guest run whose memory is there
+_BOOTS = "its next start boots it"
 _CLOCK_FOR, _CLOCK_AGAIN = 120.0, 5.0  # seconds for the guest's agent to take the time, and between two tries
 
 #: In the root of libvirt's driver, which lives as long as the pod: the VM is suspended in this pod, and a container
@@ -85,7 +86,7 @@ def suspend(
         except Empty:
             if ends is not None and time.monotonic() > ends:
                 vm.becomes(Phase.STOPPING)
-                request.refuse(Refusal(vm.identity, "was to end before its memory was saved", ""))
+                request.refuse(Refusal(vm.identity, "was to end before its memory was saved", _BOOTS))
                 _log.error("the guest's memory is not saved within its grace period; ending it")
                 return Ending.ON_REQUEST
             if watch.has_stalled() and not is_broken_off:
@@ -110,15 +111,15 @@ def suspend(
                 return stop(max(0.0, ends - time.monotonic()))
             case StopRequested.KILL:
                 vm.becomes(Phase.STOPPING)
-                request.refuse(Refusal(vm.identity, "was ended before its memory was saved", ""))
+                request.refuse(Refusal(vm.identity, "was ended before its memory was saved", _BOOTS))
                 return Ending.ON_REQUEST
             case StopRequested():
                 ends = ends or time.monotonic() + its.grace
             case Ending() as ending:
-                request.refuse(Refusal(vm.identity, f"has ended before its memory was saved: {ending.words}", ""))
+                request.refuse(Refusal(vm.identity, f"has ended before its memory was saved: {ending.words}", _BOOTS))
                 return ending
             case SuspendRequested() as other:
-                other.refuse(Refusal(vm.identity, "is being suspended already", ""))
+                other.refuse(Refusal(vm.identity, "is being suspended already", "wait until it has ended"))
             case Changed():
                 ready(False)
 
@@ -209,7 +210,7 @@ def resume(domain: Any, memory: MemoryFile, mark: GuestMark) -> None:
     try:
         outcome.result(_GOING_ON)
     except TimeoutError as error:
-        wrong = f"has not let the guest run in {_GOING_ON:.0f} s; its memory is in {memory.directory}"
+        wrong = f"has not let the guest run in {_GOING_ON:.0f} s, and its memory is in {memory.directory}"
         raise Refusal("QEMU", wrong, "its log says more") from error
     threading.Thread(target=_tell_time, args=(domain,), name="clock", daemon=True).start()
 
