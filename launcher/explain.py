@@ -22,6 +22,7 @@ from pci.distance import WORDS, Way
 from pci.host import Host
 from pci.resource import USBAddress
 from program.output import aligned
+from program.problem import Problem
 from program.terminal import COLUMNS
 
 #: What the guest gets for an entry. `host`: a PCI address, a mediated device's UUID, or a USB device's bus:number.
@@ -37,7 +38,7 @@ class Explained(TypedDict):
     """An entry: `kind` is gpu, hostdevice, or sriov for an interface; it has a `resource` (deviceName), a `claim` and
     its `request`, or the `network` of its virtual function. `variable`: where its device was read. `alias`: the
     device's in the domain, for virsh and the guest's log. A mediated device's `numaNode` is its parent's. `missing`:
-    why the card may not be whole. `leftBehind`: what of the card, or of its slot, the guest does not get.
+    why the card may not be whole. `leftBehind`: what of the card, or of its slot, the guest does not get, as findings.
     `onSlotOf`: the name of an earlier entry with functions of the same card; both are on one slot. `passed`: the
     functions of the card, then those of other slots that come along."""
 
@@ -52,7 +53,7 @@ class Explained(TypedDict):
     iommuGroup: int | None
     numaNode: int | None
     missing: Missing | None
-    leftBehind: NotRequired[list[str]]
+    leftBehind: NotRequired[list[dict[str, str]]]
     onSlotOf: NotRequired[str]
     passed: list[Passed]
 
@@ -194,7 +195,8 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
         lines += _wrapped("may not be whole: ", f"{names}: {missing}", columns)
     for entry in explanation["entries"]:
         for behind in entry.get("leftBehind", ()):
-            lines += _wrapped(f"{entry['kind']} {entry['name']} ", behind, columns)
+            words = f"{behind['wrong']}; {behind['fix']}"
+            lines += _wrapped(f"{entry['kind']} {entry['name']} ", words, columns)
     lines += [
         f"one card: {entry['kind']} {entry['name']} is on the slot of {entry['onSlotOf']}"
         for entry in explanation["entries"]
@@ -229,7 +231,8 @@ def _entry(
         "passed": _passed(claim, cards, layout, seen, host),
     }
     if card.left_behind:
-        entry["leftBehind"] = list(map(str, card.left_behind))
+        subject = str(claim.entry)
+        entry["leftBehind"] = [Problem(subject, left.wrong, left.reason.fix).as_json() for left in card.left_behind]
     if card.joins is not None:
         together = {claim, card.joins}
         if any(together <= {device.claim for device in seat.hostdevs} for seat in layout.seats):

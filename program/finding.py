@@ -1,4 +1,4 @@
-"""The findings of `gpu-plugin doctor` and `gpu-launcher check`."""
+"""The findings of `gpu-plugin doctor` and `gpu-launcher check`, and a finding as JSON."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +15,10 @@ class Finding:
 
     def __str__(self) -> str:
         return str(self.problem)
+
+    def as_json(self) -> dict[str, str]:
+        """Return the keys that a finding has in the JSON of every command: those of its problem and `severity`."""
+        return {"severity": self.severity.word, **self.problem.as_json()}
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

@@ -45,6 +45,10 @@ class Problem(NamedTuple):
     wrong: str
     fix: str
 
+    def as_json(self) -> dict[str, str]:
+        """Return the three keys that every finding has in JSON, whichever command prints it."""
+        return self._asdict()
+
     def __str__(self) -> str:
         text = f"{self.subject}: {self.wrong}" if self.subject else self.wrong
         return one_line(f"{text}; {self.fix}" if self.fix else text)

@@ -99,18 +99,20 @@ def test_audio_that_leaves_vfio_does_not_take_the_gpu_along_and_all_say_what_sta
         bind(sys, audio, "snd_hda_intel")
         answer = kubelet.allocate_devices(resource, [gpu])
     assert [node.container_path for node in answer.devices] == nodes[:-1]
-    words = f"leaves {audio} (audio) behind: that is bound to snd_hda_intel; bind the whole card to vfio-pci"
+    wrong, fix = f"leaves {audio} (audio) behind: that is bound to snd_hda_intel", "bind the whole card to vfio-pci"
+    words = f"{wrong}; {fix}"
     where = ("--sysfs", sys, "--pci-ids", FIXTURES / "pci.ids")
     assert f"{gpu} {words}" in gpu_plugin("inventory", *where).stdout.splitlines()
     devices = json.loads(gpu_plugin("inventory", "--json", *where).stdout)["devices"]
-    assert [each["leftBehind"] for each in devices if each["id"] == gpu] == [[words]]
+    (listed,) = (each for each in devices if each["id"] == gpu)
+    assert listed["leftBehind"] == [{"subject": gpu, "wrong": wrong, "fix": fix}]
     doctor = json.loads(gpu_plugin("doctor", "--json", *where).stdout)
     (finding,) = (one for one in doctor["findings"] if one["check"] == "whole-card")
     assert (finding["device"], finding["severity"], finding["steps"]) == (gpu, "warning", [f"gpu-plugin bind {gpu}"])
     manifest = tmp_path / "vm.yaml"
     manifest.write_text(vmi_text(gpus=[("gpu1", resource)]))
     (entry,) = explained(gpu_launcher, manifest, sys, dict(answer.envs))
-    assert entry["leftBehind"] == [words]
+    assert entry["leftBehind"] == [{"subject": "gpu 'gpu1'", "wrong": wrong, "fix": fix}]
     assert [each["host"] for each in entry["passed"]] == [gpu]
     assert f"It {words}." in node_page(snapshot_of(sys, pci_ids)).html
 

@@ -41,7 +41,7 @@ def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
         raise no_such(target.name)
     reasons = [(event.reason, event.message) for event in warnings[-_MOST_EVENTS:]]
     if output is not None:
-        parts = {**reason._asdict(), "events": [*map(": ".join, reasons)], "launcher": last_line, "fit": fit.text}
+        parts = {**reason.as_json(), "events": [*map(": ".join, reasons)], "launcher": last_line, "fit": fit.text}
         print_text(json.dumps(parts, indent=2) + "\n")
         return
     print_foreign(_text(reason, reasons, last_line, fit.text))

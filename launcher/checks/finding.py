@@ -4,11 +4,11 @@ The JSON's keys stay; new ones may come.
 
     level           of the worst finding: ok, note, warning, error
     findings        errors first, then in the order in which they were looked for
-      level         error: the VM does not start, or would have what is not its own
+      severity      error: the VM does not start, or would have what is not its own
                     warning: it starts, and may not do well
                     note: what was not looked at, and what else is worth knowing
       subject       what it is about: an entry of the manifest, a volume, a file, a limit
-      says          what is wrong with it
+      wrong         what is wrong with it
       fix           what to do about it
 """
 
@@ -39,16 +39,5 @@ def page(findings: tuple[Finding, ...], *, coloured: bool = False) -> str:
 
 
 def as_json(findings: tuple[Finding, ...]) -> str:
-    document = {
-        "level": worst(findings).word,
-        "findings": [
-            {
-                "level": finding.severity.word,
-                "subject": finding.problem.subject,
-                "says": finding.problem.wrong,
-                "fix": finding.problem.fix,
-            }
-            for finding in findings
-        ],
-    }
+    document = {"level": worst(findings).word, "findings": [finding.as_json() for finding in findings]}
     return json.dumps(document, indent=2) + "\n"

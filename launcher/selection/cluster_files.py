@@ -11,6 +11,7 @@ from pci import slices as words
 from program.document import JSONObject, NotYAML, decoded, read_documents
 from program.errors import UserError
 from program.input import STDIN, input_name, read_input_bytes
+from program.problem import Problem
 
 #: 5,000 nodes of 8 cards are 60 MB as kubectl prints them.
 _LARGEST = 1 << 30
@@ -99,8 +100,13 @@ def _of_inventory(path: Path, each: JSONObject) -> PublishedDevice:
     ours = known[words.DRIVER]
     if words.UUID not in ours and isinstance(device := ours.get(words.DEVICE), str):
         ours[words.UUID] = words.place_uuid(path.stem, id_, device)
-    reason = each.get("reason")
-    said = None if reason is None else f"{'unhealthy' if each.get('listed') else 'not offered'}: {reason}"
+    match each.get("reason"):
+        case None:
+            said = None
+        case {"wrong": str(wrong), "fix": str(fix)}:
+            said = f"{'unhealthy' if each.get('listed') else 'not offered'}: {Problem('', wrong, fix)}"
+        case _:
+            raise UserError(path, f"{id_}: its reason is no finding", f"{_INVENTORY}, of this version")
     return PublishedDevice(
         id=PublishedID(words.DRIVER, path.stem, id_),
         attributes=known,

@@ -2,8 +2,10 @@
 
 The JSON's keys stay:
 
-    {"vm": "NAMESPACE/NAME", "fits": true, "answer": null or {"wrong": TEXT, "fix": TEXT}, "notes": [TEXT], "nodes": [
-        {"node": NAME, "fits": true, "reason": null, "obstacles": [{"kind": TEXT, "text": TEXT, "fix": TEXT}],
+    {"vm": "NAMESPACE/NAME", "fits": true, "answer": null or {"subject": "NAMESPACE/NAME", "wrong": TEXT, "fix": TEXT},
+     "notes": [TEXT], "nodes": [
+        {"node": NAME, "fits": true, "reason": null, "obstacles": [
+            {"kind": TEXT, "subject": NAME, "wrong": TEXT, "fix": TEXT}],
          "takes": [{"entry": "gpu 'gpu1'", "device": NAME, "pool": NAME, "address": ADDRESS or null, "product": TEXT or
                     null, "uuid": UUID or null}],
          "cards": [{"device": NAME, ..., "reason": TEXT or null}]}],
@@ -32,7 +34,7 @@ from pci import slices as words
 from pci.resource import NODE_DEVICES
 from program.errors import UserError
 from program.output import aligned
-from program.problem import listed, one_line
+from program.problem import Problem, listed, one_line
 
 _MOST_NODES = 10  # that are told one by one, of each sort
 _MOST_KINDS = 10
@@ -266,7 +268,7 @@ def as_json(fit: Fit) -> str:
     document = {
         "vm": fit.vm,
         "fits": fits,
-        "answer": None if fit.answer is None else dict(zip(("wrong", "fix"), fit.answer, strict=True)),
+        "answer": None if fit.answer is None else Problem(fit.vm, *fit.answer).as_json(),
         "notes": list(fit.notes),
         "nodes": [
             {
@@ -274,7 +276,7 @@ def as_json(fit: Fit) -> str:
                 "fits": fits and not fit.obstacles[placement.node],
                 "reason": placement.reason,
                 "obstacles": [
-                    {"kind": each.distance.name.lower(), "text": each.text, "fix": each.fix}
+                    {"kind": each.distance.name.lower(), **Problem(placement.node, each.text, each.fix).as_json()}
                     for each in fit.obstacles[placement.node]
                 ],
                 "takes": [

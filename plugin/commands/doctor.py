@@ -12,7 +12,7 @@ from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
 from plugin.cards.names import read_pci_ids
-from plugin.commands.node import NodeFlags, function_as_json, node_now
+from plugin.commands.node import NodeFlags, function_as_json, hindrance_as_json, node_now
 from plugin.doctor import examine
 from plugin.doctor.devices import bus_is_reset_by_vfio, has_no_reset, size
 from plugin.doctor.finding import NodeFinding
@@ -139,14 +139,7 @@ def _as_json(snapshot: Snapshot, findings: tuple[NodeFinding, ...]) -> dict[str,
     return {
         "severity": worst(findings).word,
         "findings": [
-            {
-                "severity": finding.severity.word,
-                "check": finding.check,
-                "device": finding.device,
-                "wrong": finding.problem.wrong,
-                "fix": finding.problem.fix,
-                "steps": list(finding.steps),
-            }
+            finding.as_json() | {"check": finding.check, "device": finding.device, "steps": list(finding.steps)}
             for finding in findings
         ],
         "platform": {
@@ -169,7 +162,7 @@ def _device_as_json(snapshot: Snapshot, device: Device) -> dict[str, Any]:
         "id": device.id,
         "model": device.model,
         "resource": device.resource,
-        "reason": None if (reason := snapshot.reason(device)) is None else str(reason),
+        "reason": hindrance_as_json(device, snapshot.reason(device)),
         "iommuGroup": device.iommu_group,
         "iommuGroups": list(device.iommu_groups),
         "members": [str(member.address) for member in device.members],

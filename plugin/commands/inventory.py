@@ -6,17 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
+from pci.host import Fault
 from pci.slices import value_of
 from pci.viability import Hindrance
 from plugin.cards.inventory import Device, deadly_reset_of
 from plugin.cards.names import PCIIDs, read_pci_ids
-from plugin.commands.node import NodeFlags, function_as_json, node_now
+from plugin.commands.node import NodeFlags, function_as_json, hindrance_as_json, node_now
 from plugin.dra.slices import attributes, capacity
 from plugin.fabric import status as fabric
 from plugin.node.snapshot import DeviceState, Snapshot
 from program.commands import AsJSON
 from program.errors import UserError
 from program.output import aligned, picture_file, print_text, write_picture
+from program.problem import Problem
 from program.terminal import columns
 
 
@@ -119,8 +121,8 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "resource": device.resource,
                 "listed": device.resource is not None and device.withheld is None,
                 "healthy": snapshot.reason(device) is None,
-                "reason": None if (reason := snapshot.reason(device)) is None else str(reason),
-                "deadlyReset": None if (deadly := _deadly_reset(snapshot, device)) is None else str(deadly),
+                "reason": hindrance_as_json(device, snapshot.reason(device)),
+                "deadlyReset": hindrance_as_json(device, _deadly_reset(snapshot, device)),
                 "inUseBy": holder.assignment.pod
                 if (holder := snapshot.holders.get(device.id)) is not None and holder.is_certain
                 else None,
@@ -137,11 +139,17 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 },
                 "capacity": capacity(device),
                 "functions": list(map(function_as_json, device.functions)),
-                "leftBehind": list(map(str, device.left_behind)),
+                "leftBehind": [
+                    Problem(device.id, left.wrong, left.reason.fix).as_json() for left in device.left_behind
+                ],
             }
             for device in snapshot.inventory.devices
         ],
         "fabric": None if sight is None else fabric.as_json(sight, snapshot.inventory),
-        "notRead": list(map(str, snapshot.not_read)),
+        "notRead": [_not_read_as_json(fault) for fault in snapshot.not_read],
         "unknown": list(snapshot.unknown),
     }
+
+
+def _not_read_as_json(fault: Fault | Problem) -> dict[str, str]:
+    return (fault if isinstance(fault, Problem) else Problem(fault.path, fault.wrong, "")).as_json()

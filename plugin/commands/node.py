@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pci.host import Function
+from pci.viability import Hindrance
 from plugin import sysfs_child
+from plugin.cards.inventory import Device
 from plugin.cards.names import PCI_IDS, PCIIDs
 from plugin.changes.users import CannotAsk, Listed
 from plugin.config_file import config_of
@@ -19,6 +21,7 @@ from plugin.node.look import NodeDirectories, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
 from program.flags import Flag
+from program.problem import Problem
 
 _SYS = Path("/sys")
 
@@ -135,6 +138,11 @@ def function_as_json(function: Function) -> dict[str, Any]:
         "class": f"{function.pci_class:06x}",
         "driver": function.driver,
     }
+
+
+def hindrance_as_json(device: Device, hindrance: Hindrance | None) -> dict[str, str] | None:
+    """Return a device's hindrance as a finding; None if there is none."""
+    return None if hindrance is None else Problem(device.id, hindrance.wrong, hindrance.fix).as_json()
 
 
 def _claimed(directory: Path | None, proc: Path) -> Mapping[str, str] | None:

@@ -111,7 +111,7 @@ def as_json(sight: FabricStatus, inventory: Inventory) -> dict[str, Any]:
     """Return the same for programs; its keys stay."""
     board = sight.board
     return {
-        "trouble": None if sight.trouble is None else str(sight.trouble),
+        "trouble": None if sight.trouble is None else sight.trouble.as_json(),
         "partitions": []
         if board is None
         else [

@@ -37,4 +37,4 @@ def test_vfio_without_an_iommu_is_not_offered_either(lab: Lab, plugin: str) -> N
 
 def _reasons(lab: Lab, plugin: str) -> dict[str, str]:
     found = lab.inventory(plugin)
-    return {address: device["reason"] for address, device in found.items() if not device["healthy"]}
+    return {address: device["reason"]["wrong"] for address, device in found.items() if not device["healthy"]}

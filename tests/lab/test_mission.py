@@ -153,7 +153,7 @@ def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab,
             (f"{slot}.1", CARD[1], "vfio-pci"),
         ]
     for one, other in (SHARED, SHARED[::-1]):
-        assert f"with {other}.0" in devices[f"{one}.0"]["reason"]
+        assert f"with {other}.0" in devices[f"{one}.0"]["reason"]["wrong"]
     assert {slot: devices[f"{slot}.0"]["numaNode"] for slot in (ALONE, *SHARED, FAR)} == {
         ALONE: None, SHARED[0]: None, SHARED[1]: None, FAR: 1,
     }  # fmt: skip

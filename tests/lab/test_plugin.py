@@ -92,7 +92,11 @@ def test_a_companion_without_its_driver_makes_the_card_unhealthy_until_it_is_bac
     _unbind(lab, f"{ALONE}.1")
     lab.wait_for_cards(1)
     device = lab.inventory(plugin)[f"{ALONE}.0"]
-    assert device["reason"] == f"is not whole: {ALONE}.1 (audio) is bound to no driver; bind it to vfio-pci"
+    assert device["reason"] == {
+        "subject": f"{ALONE}.0",
+        "wrong": f"is not whole: {ALONE}.1 (audio) is bound to no driver",
+        "fix": "bind it to vfio-pci",
+    }
     assert lab.cluster.get("node", lab.node.name)["status"]["capacity"][pods.RESOURCE] == "2"
     _probe(lab, f"{ALONE}.1")
     lab.wait_for_cards(2)

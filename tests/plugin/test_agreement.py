@@ -35,6 +35,7 @@ from plugin.pages.page import node_page
 from plugin.pages.picture import picture
 from plugin.watch.watch import Sources, Watch
 from program.errors import ProgramError
+from program.problem import Problem
 from tests.breaking import Break, breaks, broken
 from tests.compose import SYSFS, look_closely
 from tests.conftest import Command, Machine
@@ -144,6 +145,11 @@ async def _agree(node: Node, seen: Snapshot | ProgramError) -> None:
         _assert_agreed(node, seen, watch)
 
 
+def in_words(reason: dict[str, str] | None) -> str | None:
+    """The text of a device's reason, as pages and metrics have it."""
+    return None if reason is None else str(Problem(**{**reason, "subject": ""}))
+
+
 def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
     snapshot = watch.snapshot
     reasons = {
@@ -152,10 +158,10 @@ def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
     }
     claims = {device.id: snapshot.claim(device) for device in snapshot.inventory.devices}
     listed = {each["id"]: each for each in inventory._as_json(seen, node.pci_ids)["devices"]}
-    assert {device_id: each["reason"] for device_id, each in listed.items()} == reasons
+    assert {device_id: in_words(each["reason"]) for device_id, each in listed.items()} == reasons
     assert {device_id: each["claim"] for device_id, each in listed.items()} == claims
     examined = doctor._as_json(seen, examine(seen))["devices"]
-    assert {each["id"]: each["reason"] for each in examined} == reasons
+    assert {each["id"]: in_words(each["reason"]) for each in examined} == reasons
     metrics = {metric.name: metric.samples for metric in _Collector(watch).collect()}
     told = {sample.labels["device"]: sample.labels for sample in metrics["gpu_plugin_device"]}
     assert {device_id: labels["reason"] or None for device_id, labels in told.items()} == reasons
@@ -239,7 +245,7 @@ def test_all_say_which_files_of_ours_cannot_be_read(node: Callable[..., Node], m
     seen = this.now()
     texts = list(map(str, seen.not_read))
     assert [text.split(": ")[0] for text in texts] == [f"{this.state}/nvml.json", f"{this.state}/journal.json"]
-    assert inventory._as_json(seen, this.pci_ids)["notRead"] == texts
+    assert [str(Problem(**each)) for each in inventory._as_json(seen, this.pci_ids)["notRead"]] == texts
     words = read_back(picture(seen)).words
     page = node_page(seen).html
     for problem in seen.not_read:
@@ -392,7 +398,7 @@ def test_the_boot_vga_is_bound_for_no_claim_and_everybody_says_so(
     (listed,) = (each for each in devices(gpu_plugin("inventory", "--json", *flags)) if each["id"] == GPU)
     (examined,) = (each for each in devices(gpu_plugin("doctor", "--json", *flags)) if each["id"] == GPU)
     assert listed["reason"] == examined["reason"]
-    assert "the boot VGA" in listed["reason"]
+    assert "the boot VGA" in listed["reason"]["wrong"]
     assert "devices that can be handed out: 0 of 2" in gpu_plugin("doctor", *flags).stdout
 
 
@@ -404,13 +410,15 @@ def test_nobody_advises_to_bind_the_boot_vga(gpu_plugin: Command, copied_machine
     fix = "let the firmware put that on another card (its setup calls it primary display)"
     assert fix in refusal
     (listed,) = (each for each in devices(gpu_plugin("inventory", "--json", *flags)) if each["id"] == SCREEN)
-    assert listed["reason"] == f"is the boot VGA, the node's own screen, and bound to i915; {fix}"
+    wrong = "is the boot VGA, the node's own screen, and bound to i915"
+    assert listed["reason"] == {"subject": SCREEN, "wrong": wrong, "fix": fix}
     (finding,) = (
         each
         for each in json.loads(gpu_plugin("doctor", "--json", *flags).stdout)["findings"]
         if each["device"] == SCREEN
     )
-    assert (f"{finding['wrong']}; {finding['fix']}") == listed["reason"].replace("; ", "; if a guest is to have it: ")
+    assert (finding["subject"], finding["wrong"]) == (SCREEN, wrong)
+    assert finding["fix"] == f"if a guest is to have it: {fix}"
 
 
 def test_a_card_off_the_bus_is_unhealthy_for_a_command_too(
@@ -421,7 +429,7 @@ def test_a_card_off_the_bus_is_unhealthy_for_a_command_too(
     (sys / "bus/pci/devices" / GPU / "config").write_bytes(b"\xff" * 64)
     flags = ("--json", "--sysfs", sys, "--pod-resources", kubelet.pod_resources, *PCI_IDS)
     assert [each["healthy"] for each in devices(gpu_plugin("inventory", *flags))] == [False, True]
-    assert devices(gpu_plugin("doctor", *flags))[0]["reason"].startswith("fell off the bus: ")
+    assert devices(gpu_plugin("doctor", *flags))[0]["reason"]["wrong"].startswith("fell off the bus: ")
     # A guest that resets its card reads alike.
     kubelet.pods["vms/one"] = {"nvidia.com/GA102_GEFORCE_RTX_3090": {GPU}}
     assert [each["healthy"] for each in devices(gpu_plugin("inventory", *flags))] == [True, True]

@@ -222,7 +222,7 @@ def test_the_inventory_says_of_a_card_that_is_bound_when_claimed_whether_it_coul
     arguments = ("inventory", "--sysfs", sys, "--config", config, *PCI_IDS, "--json")
     first, _ = json.loads(gpu_plugin(*arguments).stdout)["devices"]
     assert (first["listed"], first["healthy"]) == (True, False)
-    assert first["reason"].startswith("cannot be bound to vfio: who uses it cannot be seen: ")
+    assert first["reason"]["wrong"].startswith("cannot be bound to vfio: who uses it cannot be seen: ")
     (sys.parent / "proc").mkdir()
     first, _ = json.loads(gpu_plugin(*arguments).stdout)["devices"]
     assert (first["listed"], first["healthy"]) == (True, True)

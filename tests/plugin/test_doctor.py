@@ -261,10 +261,11 @@ def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None
     assert found["severity"] == "error"
     assert found["findings"][0] == {
         "severity": "error",
-        "check": "offer",
-        "device": None,
+        "subject": "the node",
         "wrong": "devices that can be handed out: 0 of 2",
         "fix": "what is said of each device says why, and what to do",
+        "check": "offer",
+        "device": None,
         "steps": [],
     }
     assert found["platform"] == {
@@ -280,7 +281,7 @@ def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None
     }
     device = found["devices"][1]
     assert (device["id"], device["iommuGroup"], device["numaNode"]) == (GPU, 1, 0)
-    assert device["reason"].startswith("is in group 1, which is not viable")
+    assert device["reason"]["wrong"].startswith("is in group 1, which is not viable")
     assert device["members"] == ["0000:00:01.0", *(f"0000:01:00.{function}" for function in range(4))]
     assert device["functions"][0] == {
         "address": GPU,

@@ -24,9 +24,9 @@ def test_the_json_has_the_same() -> None:
         "level": "error",
         "findings": [
             {
-                "level": "error",
+                "severity": "error",
                 "subject": "gpu 'gpu1'",
-                "says": "0000:01:00.0 is bound to nvidia",
+                "wrong": "0000:01:00.0 is bound to nvidia",
                 "fix": "bind it to vfio-pci",
             }
         ],

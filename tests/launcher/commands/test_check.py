@@ -40,8 +40,8 @@ def test_what_is_left_over_is_a_warning_and_3(gpu_launcher: Command, tmp_path: P
     flags = ("check", "--vm", tmp_path / "vm.yaml", "--connect", "test:///default", "--json")
     result = gpu_launcher(*flags, env={RTX_3090_VARIABLE: "0000:01:00.0"})
     (found,) = json.loads(result.stdout)["findings"]
-    assert (found["level"], found["subject"], result.returncode) == ("warning", RTX_3090_VARIABLE, 3)
-    assert found["says"].startswith("has 0000:01:00.0 left over")
+    assert (found["severity"], found["subject"], result.returncode) == ("warning", RTX_3090_VARIABLE, 3)
+    assert found["wrong"].startswith("has 0000:01:00.0 left over")
 
 
 def test_errors_are_all_said_and_4(gpu_launcher: Command, copied_machine: Machine, tmp_path: Path) -> None:

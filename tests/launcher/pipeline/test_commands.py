@@ -97,7 +97,9 @@ def test_all_commands_find_the_same_domain_the_same_seats_and_the_same_warnings(
     told = [passed for entry in json.loads(explained.stdout)["entries"] for passed in entry["passed"]]
     assert seats(plan) == {passed["host"]: passed["guest"] for passed in told}
     found = json.loads(checked.stdout)["findings"]
-    warnings = [f"gpu-launcher: {each['level']}: {each['subject']}: {each['says']}; {each['fix']}" for each in found]
+    warnings = [
+        f"gpu-launcher: {each['severity']}: {each['subject']}: {each['wrong']}; {each['fix']}" for each in found
+    ]
     assert rendered.stderr.splitlines() == explained.stderr.splitlines() == run.stderr.splitlines() == warnings
     assert len(warnings) == len(vm.warnings)
     for line, about in zip(warnings, vm.warnings, strict=True):

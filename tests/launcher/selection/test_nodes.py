@@ -239,8 +239,9 @@ def test_for_programs_each_node_has_its_obstacles() -> None:
     (node,) = document["nodes"]
     fix = "`kubectl uncordon n`, when its work is done"
     assert (document["fits"], node["fits"]) == (False, False)
-    assert node["obstacles"] == [{"kind": "cordoned", "text": "is cordoned", "fix": fix}]
-    assert document["answer"] == {"wrong": "no node takes it, and n is the only one: is cordoned", "fix": fix}
+    assert node["obstacles"] == [{"kind": "cordoned", "subject": "n", "wrong": "is cordoned", "fix": fix}]
+    wrong = "no node takes it, and n is the only one: is cordoned"
+    assert document["answer"] == {"subject": "vms/vm", "wrong": wrong, "fix": fix}
     first, second, *_ = document["text"].splitlines()
     assert (first, second) == ("vms/vm fits on none of 1 node.", "")
 

@@ -187,5 +187,6 @@ def test_the_kubelet_is_asked_for_all_ids_of_a_resource_that_numbers_its_devices
     kubelet.give("ml/training-0", RDMA, ["6"])
     flags = ("--sysfs", machine("hgx-a100-8-gpu"), "--pod-resources", kubelet.pod_resources)
     result = gpu_plugin("inventory", "--json", *flags, "--pci-ids", FIXTURES / "pci.ids")
-    reasons = [each["reason"] for each in json.loads(result.stdout)["devices"] if each["resource"]]
-    assert sum(f"{reason}".startswith("may be in use by pod ml/training-0") for reason in reasons) == (not tells_ids)
+    reasons = [each["reason"] for each in json.loads(result.stdout)["devices"] if each["resource"] and each["reason"]]
+    wrong = "may be in use by pod ml/training-0"
+    assert sum(reason["wrong"].startswith(wrong) for reason in reasons) == (not tells_ids)
