@@ -1,12 +1,13 @@
 """`gpu-plugin vgpus`: cuts cards into vGPUs and virtual functions as the config says."""
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,13 +23,15 @@ from plugin.commands.users import UsersFlags
 from plugin.config_file import config_of
 from plugin.flags import words
 from plugin.kinds.cut import Survey, look
-from plugin.kinds.vgpus import apply, can_become, plan, vgpus_of
+from plugin.kinds.vgpus import Plan, apply, can_become, plan, vgpus_of
 from plugin.state_files import Broken
 from plugin.sysfs_child import ask
 from program.child import NoAnswer, output
+from program.commands import AsJSON
 from program.errors import Refusal, UserError
+from program.finding import Finding
 from program.output import print_text
-from program.problem import Problem, listed, one_line
+from program.problem import Problem, Severity, listed, one_line
 
 _PROGRAM_WITHIN = 120.0  # seconds; sriov-manage unbinds the card and binds it again
 _MOST = 24  # types in a line
@@ -93,11 +96,14 @@ class VGPUsFlags(UsersFlags):
         return replace(config, vgpus=()) if self.undo else config
 
 
-def vgpus(flags: VGPUsFlags) -> None:
+def vgpus(flags: VGPUsFlags, as_json: AsJSON = False) -> None:
     """Show what cards are cut into; with `apply`, cut them into vGPUs and virtual functions as the config says.
 
-    Nothing that is in use or that somebody else made is touched.
+    Nothing that is in use or that somebody else made is touched. With --json also what `apply` would do, and why it
+    could not do all of it.
     """
+    if as_json and (flags.action is not None or flags.dry_run):
+        raise UserError("--json", "shows what is there and what would be done", "leave out apply and --dry-run")
     roots, programs, config = flags.roots, flags.programs, flags.wishes
     if flags.changes_cards:
         flags.require_claims("a vGPU of a claim would be taken away")
@@ -129,6 +135,9 @@ def vgpus(flags: VGPUsFlags) -> None:
         _tell(bool(wanted.changes), wanted.problems, knows_claims=knows_claims)
     else:
         _say_what_is_unseen(seen := survey(every=True))
+        if as_json:
+            print_text(json.dumps(_as_json(seen, plan(seen, config)), indent=2) + "\n")
+            return
         print_text("".join(f"{line}\n" for line in lines(seen)) or "This node has no card that can be cut.\n")
 
 
@@ -183,6 +192,30 @@ def lines(survey: Survey) -> Iterator[str]:
             yield one_line(f"  {vgpu.where}: {vgpu.name or 'a type without a name'}, {maker}, {use}")
         if card.places:
             yield one_line(f"  one more can be: {listed(can_become(card), _MOST) or 'none'}")
+
+
+def _as_json(survey: Survey, wanted: Plan) -> dict[str, Any]:
+    """Return what cards are cut into, what `apply` would do, and as findings what it could not."""
+    findings = [Finding(Severity.ERROR, problem) for problem in wanted.problems]
+    findings += [] if survey.unseen is None else [Finding(Severity.WARNING, survey.unseen)]
+    return {
+        "cards": [
+            {
+                "address": str(card.address),
+                "driver": card.function.driver,
+                "functions": len(card.functions),
+                "possibleFunctions": card.possible,
+                "vgpus": [
+                    {"where": str(vgpu.where), "type": vgpu.name or None, "ours": vgpu.ours, "user": vgpu.user}
+                    for vgpu in vgpus_of(survey, card)
+                ],
+                "oneMore": list(can_become(card)),
+                "changes": list(map(str, wanted.changes.get(card.address, ()))),
+            }
+            for card in survey.cards
+        ],
+        "findings": [finding.as_json() for finding in findings],
+    }
 
 
 def _functions(survey: Survey, card: CutCard) -> str:

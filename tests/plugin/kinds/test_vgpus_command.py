@@ -1,6 +1,7 @@
 """`gpu-plugin vgpus`: the whole program, on a tree of files that do not react."""
 
 import fcntl
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -82,6 +83,34 @@ def test_who_uses_a_part_of_a_card_is_shown(tmp_path: Path) -> None:
         f"  {free}: T4-8Q, made by gpu-plugin, free",
         "  one more can be: none",
     ]
+
+
+def test_for_programs_there_is_also_what_would_be_done_and_what_could_not(program: Program, kubelet: Kubelet) -> None:
+    program.node.wants(VGPURule(device="10de:26b9", types={"L40S-24Q": 1}))
+    program.node.apply()
+    used = CARD.function(1)
+    kubelet.give("default/vm", "nvidia.com/L40S-24Q", [used])
+    rules = [{"device": "10de:26b9", "types": {"L40S-12Q": 1}}]
+    shown, error, code = program("--json", "--pod-resources", str(kubelet.pod_resources), vgpus=rules)
+    assert (error, code) == ("", 0)
+    wrong = "is of type L40S-24Q, for which the config has no place, and is in use by pod default/vm"
+    assert json.loads(shown) == {
+        "cards": [
+            {
+                "address": "0000:41:00.0",
+                "driver": "nvidia",
+                "functions": 8,
+                "possibleFunctions": 8,
+                "vgpus": [{"where": used, "type": "L40S-24Q", "ours": True, "user": "pod default/vm"}],
+                "oneMore": ["L40S-24Q"],
+                "changes": ["make a vGPU of type L40S-12Q"],
+            }
+        ],
+        "findings": [{"severity": "error", "subject": used, "wrong": wrong, "fix": "apply again when that has ended"}],
+    }
+    for words in (("apply",), ("--dry-run",)):
+        _, error, code = program("--json", *words)
+        assert ("leave out apply and --dry-run" in error, code) == (True, 2)
 
 
 def test_a_node_without_such_cards_says_so(gpu_plugin: Command, machine: Machine) -> None:
