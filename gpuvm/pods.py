@@ -9,6 +9,7 @@ from gpuvm.objects import MARK, ConfigMap, Controller, Pod, VMObject
 from gpuvm.records import Record, current, is_record, record_of, suspended_to, was_stopped
 from pci.resource import NodeDevice
 from program.errors import Refusal, UserError
+from program.output import natural_key
 
 _OWN_RESOURCES = frozenset(device.value for device in NodeDevice)
 
@@ -70,7 +71,7 @@ def pod_named(kubectl: Kubectl, name: str) -> Pod:
             raise Refusal(name, f"is {state}", "`kubectl gpuvm start` starts it")
         raise no_such(name)
     if len(pods) > 1:
-        names = ", ".join(sorted(each.name for each in pods))
+        names = ", ".join(sorted((each.name for each in pods), key=natural_key))
         raise UserError(name, f"has {len(pods)} pods", f"name one of them: {names}")
     return pods[0]
 
@@ -116,7 +117,7 @@ def listed(look: Look) -> tuple[VM, ...]:
     there = {(each.metadata.namespace, each.vm) for each in look.objects}
     alone = [record for vm, record in look.records.items() if vm not in there]
     rows = (*map(_row, shown), *map(_without_pod, alone))
-    return tuple(sorted(rows, key=lambda row: (row.namespace, row.name)))
+    return tuple(sorted(rows, key=lambda row: (natural_key(row.namespace), natural_key(row.name))))
 
 
 def _without_pod(record: ConfigMap) -> VM:

@@ -1,5 +1,6 @@
 """What a command prints, and the picture that it writes."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -7,6 +8,7 @@ from textwrap import wrap
 from program.errors import UserError
 from program.problem import printable
 
+_LONGEST_NAME = 253  # characters of an object's in Kubernetes
 _NARROWEST = 20  # columns for a table's last cell: with less, a line for each word helps nobody
 
 
@@ -27,6 +29,11 @@ def print_bytes(data: bytes) -> None:
     # Not sys.stdout, which is None if it was closed.
     with open(1, "wb", closefd=False) as stdout:
         stdout.write(data)
+
+
+def natural_key(name: str) -> tuple[str, str]:
+    """Return a key that sorts names as people count: train-2 before train-10."""
+    return re.sub("[0-9]+", lambda number: number[0].zfill(_LONGEST_NAME), name), name
 
 
 def aligned(rows: Sequence[Sequence[str]], columns: int | None = None) -> list[str]:

@@ -6,7 +6,7 @@ for, and not which it has.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from itertools import groupby
@@ -21,6 +21,7 @@ from launcher.selection.requests import requests_of
 from launcher.selection.taints import keeps_away
 from pci import slices as words
 from pci.resource import NodeDevice
+from program.output import natural_key
 from program.problem import listed
 
 _SHARED = frozenset(map(str, NodeDevice))
@@ -142,6 +143,7 @@ def _is_cordoned(node: str, cluster: Cluster) -> bool:
 
 def map_of(cluster: Cluster, made: datetime) -> Page:
     """Return the cluster as a page; `made`: when, in UTC."""
+    cluster = replace(cluster, nodes=tuple(sorted(cluster.nodes, key=lambda node: natural_key(node.name))))
     of_nodes = {node.name: cards_of(node, cluster) for node in cluster.nodes}
     having = [node for node in cluster.nodes if of_nodes[node.name] or node.broken]
     names = sorted({each.model for cards in of_nodes.values() for each in cards})
@@ -168,7 +170,7 @@ def _notes(cluster: Cluster, found: Mapping[str, list[Cards]], made: datetime) -
         yield f"Without cards: {listed(bare)}."
     waiting = [
         name
-        for name, pod in cluster.waiting.items()
+        for name, pod in sorted(cluster.waiting.items(), key=lambda each: natural_key(each[0]))
         if objects_of(part_of(pod, "spec", pod), "resourceClaims", pod) or any(map(_is_of_cards, requests_of(pod)))
     ]
     if waiting:

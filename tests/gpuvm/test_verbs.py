@@ -216,6 +216,15 @@ def test_a_list_has_node_cards_address_and_state(kubectl_gpuvm: Command, kubectl
     assert kubectl.calls == [GET_ALL]
 
 
+def test_a_list_counts_as_people_do(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    places = [("vms-2", "train-2"), ("vms-2", "train-10"), ("vms-10", "train-1")]
+    kubectl.answers("get", [pod(name, namespace=namespace) for namespace, name in reversed(places)])
+    rows = [line.split()[:2] for line in kubectl_gpuvm("list", "-A", env=kubectl.env).stdout.splitlines()]
+    assert rows == [["NAMESPACE", "NAME"], *map(list, places)]
+    vms = json.loads(kubectl_gpuvm("list", "-A", "-o", "json", env=kubectl.env).stdout)
+    assert [(vm["namespace"], vm["name"]) for vm in vms] == places
+
+
 def test_a_list_for_programs_has_the_same(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     kubectl.answers("--all-namespaces", [pod("vm-0", vm="vm", owner="StatefulSet/vm")])
     (found,) = json.loads(kubectl_gpuvm("list", "-A", "-o", "json", env=kubectl.env).stdout)

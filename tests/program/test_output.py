@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from program.errors import UserError
-from program.output import aligned, picture_file, write_picture
+from program.output import aligned, natural_key, picture_file, write_picture
 from program.problem import Severity
 from program.terminal import is_coloured, painted
 
@@ -23,6 +23,11 @@ def test_a_last_cell_goes_on_below_itself() -> None:
 def test_where_its_words_do_not_fit_beside_the_others_it_stands_below_them() -> None:
     rows = [("A", "WHY"), ("long", "one and-a-word-that-is-longer")]
     assert aligned(rows, 27) == ["A", "  WHY", "long", "  one", "  and-a-word-that-is-longer"]
+
+
+def test_names_are_sorted_as_people_count() -> None:
+    names = ["a-b", "train", "train-01", "train-1", "train-2", "train-2-b", "train-10", "train-" + "9" * 5000]
+    assert sorted({*names}, key=natural_key) == names
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=40).map(" ".join), min_size=1), st.integers(30, 100))

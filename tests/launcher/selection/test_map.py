@@ -105,6 +105,14 @@ def test_of_a_device_plugin_it_has_who_asked_for_how_many() -> None:
     ]  # fmt: skip
 
 
+def test_nodes_and_vms_are_counted_as_people_do() -> None:
+    numbers = ("2", "10")
+    nodes = [node_of(f"gpu-{number}", {RTX_3090: "1"}) for number in reversed(numbers)]
+    page = shown(*nodes, *(pod_on(None, f"train-{number}", {RTX_3090: "1"}) for number in reversed(numbers)))
+    assert [*cards(page)] == ["gpu-2", "gpu-10"]
+    assert lines(page)[1].startswith("Waiting for a node: ml/train-2, ml/train-10;")
+
+
 def test_a_pool_that_is_being_published_is_said() -> None:
     first, *_ = slices_of(snapshot_of(hgx()), "hgx")
     first = {**first, "spec": {**first["spec"], "pool": {**first["spec"]["pool"], "resourceSliceCount": 9}}}
