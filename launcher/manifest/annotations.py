@@ -48,7 +48,8 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 
 #: Those that read_selection reads, and that have not a few values each.
 _SELECTING = tuple(word for word in Word if word.startswith(OURS) and word is not Word.TOGETHER)
-_NAMES = (*KNOWN, SEATS_OF, ROM_OF, SUSPEND_TO, *_SELECTING)
+#: All that are read, but for HAMi's.
+NAMES = (*KNOWN, SEATS_OF, ROM_OF, SUSPEND_TO, *_SELECTING)
 _CLAIM = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _LONGEST_PATH = 1024
 
@@ -179,6 +180,13 @@ def read_annotations(value: Any) -> Annotations:
     for name, text in value.items():
         if text is None or text == "":
             continue
+        if isinstance(name, str) and name.startswith(OURS) and name not in NAMES:
+            ours = [known.removeprefix(OURS) for known in NAMES if known.startswith(OURS)]
+            near = meant(name.removeprefix(OURS), ours)
+            raise Nonsense(
+                f"{shown(name)} is not an annotation that gpu-launcher knows",
+                f"did you mean {OURS}{near}?" if near else f"known: {', '.join(OURS + known for known in ours)}",
+            )
         if name in KNOWN:
             if text not in KNOWN[name]:
                 raise Nonsense(f"{name}: {shown(text)}", f"expected {' or '.join(map(repr, KNOWN[name]))}")
@@ -190,13 +198,6 @@ def read_annotations(value: Any) -> Annotations:
         elif name == SUSPEND_TO:
             if not (isinstance(text, str) and _CLAIM.fullmatch(text)):
                 raise Nonsense(f"{name}: {shown(text)}", "expected the name of a PersistentVolumeClaim")
-        elif name not in _SELECTING and isinstance(name, str) and name.startswith(OURS):
-            ours = [known.removeprefix(OURS) for known in _NAMES if known.startswith(OURS)]
-            near = meant(name.removeprefix(OURS), ours)
-            raise Nonsense(
-                f"{shown(name)} is not an annotation that gpu-launcher knows",
-                f"did you mean {OURS}{near}?" if near else f"known: {', '.join(OURS + known for known in ours)}",
-            )
     topology = values.get(TOPOLOGY, "none")
     if topology == "mirror" and seats:
         raise Nonsense(f"{SEATS_OF}: with {TOPOLOGY} 'mirror' the host's tree says where a card is", "leave out one")

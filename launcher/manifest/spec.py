@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJso
 
 from launcher.guest import ROM_OF, SEATS_OF
 from launcher.manifest import relations
-from launcher.manifest.annotations import KNOWN, OURS, Annotations, read_annotations, refuse_unconverted
+from launcher.manifest.annotations import KNOWN, NAMES, OURS, Annotations, read_annotations, refuse_unconverted
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU, check_sizes, check_vcpus
 from launcher.manifest.credentials import AccessCredential, check_credentials
@@ -77,12 +77,12 @@ ReadAnnotations = Annotated[
         {
             "type": "object",
             "properties": {
+                **{name: {"type": ["string", "null"]} for name in (*NAMES, *Word)},
                 **{name: {"enum": [*values, "", None]} for name, values in KNOWN.items()},
                 **{
                     name: {"type": ["string", "null"], "contentMediaType": "application/json"}
                     for name in (SEATS_OF, ROM_OF)
                 },
-                Word.SELECT: {"type": ["string", "null"]},
             },
         },
     ),

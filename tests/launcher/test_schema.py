@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft202012Validator, meta
 
+from launcher.manifest.annotations import NAMES
 from launcher.manifest.inputs import read_input
 from launcher.schema import json_schema
+from launcher.selection.annotations import Word
 from program.document import read_document
 from tests.conftest import Command
 from tests.launcher.cases import VMS
@@ -70,6 +72,12 @@ def test_what_is_wrong_is_of_the_kind_that_the_manifest_says() -> None:
 def test_what_is_refused_says_why_in_the_schema() -> None:
     redirection = SCHEMA["$defs"]["Devices"]["properties"]["clientPassthrough"]
     assert redirection["description"].startswith("refused: USB redirection is")
+
+
+def test_each_annotation_that_is_read_is_in_the_schema() -> None:
+    """And no other, so that an editor offers none that the launcher refuses."""
+    for kind in ("Metadata", "TemplateMetadata"):
+        assert {*SCHEMA["$defs"][kind]["properties"]["annotations"]["anyOf"][0]["properties"]} == {*NAMES, *Word}
 
 
 def test_the_command_prints_it(gpu_launcher: Command) -> None:
