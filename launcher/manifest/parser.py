@@ -13,7 +13,7 @@ from launcher.manifest.identity import Known, identified, origins
 from launcher.manifest.inputs import ManifestFile
 from launcher.manifest.objects import Below, Model, Object, Refused, Several, dotted, is_list, object_in
 from launcher.manifest.quotation import shown
-from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance, VirtualMachineSpec
+from launcher.manifest.spec import Named, VirtualMachine, VirtualMachineInstance, VirtualMachineSpec
 from launcher.manifest.volumes import is_block
 from program.document import JSONObject
 from program.errors import Nonsense, UserError, together
@@ -78,6 +78,8 @@ class Given(NamedTuple):
         top, field, *_ = (*re.split(r"\W", problem.subject, maxsplit=2), "")
         if self.source is None or top not in ("spec", "metadata"):
             return problem
+        if top == "metadata" and field in Named.model_fields:
+            return self.source.located(problem._replace(subject=f"{self.source.subject}{problem.subject}"))
         is_of_pool = self.many is not None and self.many.controller == "statefulset"
         is_of_instance = isinstance(self.manifest, VirtualMachine) and field not in VirtualMachineSpec.model_fields
         template = "spec.template." if is_of_instance else ""

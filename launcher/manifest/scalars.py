@@ -121,12 +121,13 @@ Count = Annotated[int, Field(ge=0, lt=2**32)]
 ExactQuantity = Annotated[Amount, PlainValidator(_amount, json_schema_input_type=str | float)]
 Quantity = Annotated[int, PlainValidator(lambda value: _amount(value).whole, json_schema_input_type=str | float)]
 UUIDText = Annotated[UUID, PlainValidator(_uuid, json_schema_input_type=UUID)]
+#: Of most objects: a DNS subdomain (IsDNS1123Subdomain, kubernetes/apimachinery pkg/util/validation).
 DNSName = Annotated[
     Text,
     Matching(
-        "[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?",
+        r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*",
         "is no Kubernetes name",
-        "expected lower-case letters, digits, - and .",
+        "expected at most 253 lower-case letters, digits, - and ., a letter or digit at both ends and beside each .",
     ),
 ]
 DNSLabel = Annotated[

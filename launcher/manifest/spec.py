@@ -105,7 +105,7 @@ class Named(OpenObject):
 
     name: DNSName
     generateName: Text | None = None
-    namespace: DNSName = "default"
+    namespace: DNSLabel = "default"
 
     @model_validator(mode="before")
     @classmethod

@@ -17,6 +17,9 @@ from program.errors import UserError
 #: How often a VM that is to run to its end is tried once more in a new pod: Kubernetes' own default.
 _RETRIES = 6
 _WRONG_MANIFEST = 2  # the exit code of `run`, for which no other node helps
+_LONGEST_LABEL = 63
+#: Behind a StatefulSet's name in its pods' label controller-revision-hash.
+_REVISION = "-0123456789"
 _INDEX = "GPU_LAUNCHER_INDEX"
 _INDEX_OF_JOB = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
@@ -54,8 +57,9 @@ class Run(NamedTuple):
 
 
 def refuse_unfit(given: Given, run: Run, policy: str, *, imports: bool) -> None:
-    """UserError for a VM that such a controller cannot run: by its runStrategy, which gives its pod's restartPolicy, or
-    by what it has that is one pod's alone."""
+    """UserError for a VM that such a controller cannot run: by its name, by its runStrategy, which gives its pod's
+    restartPolicy, or by what it has that is one pod's alone."""
+    _refuse_name(given.instance.metadata.name, run)
     if run.kind is Kind.POD:
         if run.replicas is not None:
             raise UserError("--replicas", "a Pod is one VM", "use --as statefulset, deployment or job")
@@ -72,6 +76,23 @@ def refuse_unfit(given: Given, run: Run, policy: str, *, imports: bool) -> None:
         raise UserError(f"metadata.annotations {SUSPEND_TO}", "a Job would start a suspended guest again", fix)
     own_claims = run.kind is Kind.STATEFULSET and imports
     refuse_shared(given, several=run.several, beside=run.kind is Kind.DEPLOYMENT, own_claims=own_claims)
+
+
+def _refuse_name(name: str, run: Run) -> None:
+    """UserError for a name that cannot be the controller's, or of which it could make no pods: the API server would say
+    so, or only the controller's events. A Pod's and a Deployment's may be as long as the manifest's."""
+    if run.kind is Kind.STATEFULSET:
+        behind = _REVISION
+    elif run.kind is Kind.JOB:
+        behind = "" if run.replicas is None else f"-{max(run.replicas - 1, 0)}"
+    else:
+        return
+    if len(name) + len(behind) > _LONGEST_LABEL:
+        wrong = f"has {len(name)} characters, and a {run.kind.kind}'s pods have it in labels, at most"
+        raise UserError("metadata.name", f"{wrong} {_LONGEST_LABEL - len(behind)} long", "shorten it")
+    if behind and "." in name:
+        wrong = f"{name!r} has a dot, and the host names of a {run.kind.kind}'s pods are made of it"
+        raise UserError("metadata.name", wrong, f"write {name.replace('.', '-')!r}")
 
 
 def run_by(run: Run, pod: PodObject, given: Given, state: PodObject | None, *, imports: bool) -> list[PodObject]:

@@ -4,6 +4,7 @@ Before each stands what the launcher used to say. The words for what is no YAML:
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -156,6 +157,13 @@ def test_of_a_vms_own_fields_no_template_stands_before_the_path(tmp_path: Path) 
     path = written(tmp_path / "vm.yaml", vm("one"))
     problem = Problem("spec.runStrategy", "is no Job's", "write Once")
     assert read_given(path).located(problem).subject == f"{path}:6: spec.runStrategy"
+
+
+@pytest.mark.parametrize("manifest", [vm("one"), pool()], ids=lambda manifest: manifest["kind"])
+def test_the_name_is_that_of_the_object_itself(tmp_path: Path, manifest: dict[str, Any]) -> None:
+    path = written(tmp_path / "vm.yaml", manifest)
+    problem = Problem("metadata.name", "is too long", "shorten it")
+    assert read_given(path).located(problem).subject == f"{path}:4: metadata.name"
 
 
 def test_an_instance_type_has_its_lines_in_its_own_file(tmp_path: Path) -> None:

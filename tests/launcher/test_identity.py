@@ -102,7 +102,7 @@ def test_of_several_vms_each_that_is_elsewhere_is_named(path: Path) -> None:
 
 def test_a_namespace_that_is_none_is_refused_by_what_said_it(path: Path) -> None:
     written(path, vm("web"))
-    with pytest.raises(UserError, match=r"metadata\.namespace \(--namespace\): 'Team A' is no Kubernetes name"):
+    with pytest.raises(UserError, match=r"metadata\.namespace \(--namespace\): 'Team A' is no DNS label"):
         read_given(path, known=Known("Team A"))
     with pytest.raises(UserError, match=r"metadata\.name \(GPU_LAUNCHER_NAME\): '\.\./x' is no Kubernetes name"):
         read_given(path, known=known_in({"GPU_LAUNCHER_NAME": "../x"}, None))

@@ -114,6 +114,11 @@ def test_json_is_yaml_too(path: Path) -> None:
             "spec.domain.firmware.kernelBoot.container.kernelPath: '/../etc/shadow'; expected an absolute path of",
         ),
         (("{name: vm}", "{name: VM/1}"), "metadata.name: 'VM/1' is no Kubernetes name"),
+        (("{name: vm}", "{name: a..b}"), "metadata.name: 'a..b' is no Kubernetes name"),
+        (("{name: vm}", "{name: a-.b}"), "metadata.name: 'a-.b' is no Kubernetes name"),
+        (("{name: vm}", f"{{name: {'a' * 254}}}"), f"metadata.name: '{'a' * 20}"),
+        (("{name: vm}", "{name: vm, namespace: a.b}"), "metadata.namespace: 'a.b' is no DNS label"),
+        (("{name: vm}", f"{{name: vm, namespace: {'a' * 64}}}"), f"metadata.namespace: '{'a' * 20}"),
         # Not ours at all.
         (("VirtualMachineInstance", "Pod"), "kind: found 'Pod'; expected a VirtualMachine or VirtualMachineInstance"),
         (

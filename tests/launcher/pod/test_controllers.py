@@ -82,6 +82,42 @@ def test_the_pod_of_a_controller_is_the_pod_but_for_its_name(path: Path, kind: K
     assert others == container
 
 
+@pytest.mark.parametrize(
+    ("run", "longest"),
+    [
+        (Run(Kind.STATEFULSET), 52),
+        (Run(Kind.JOB), 63),
+        (Run(Kind.JOB, 11), 60),  # the last one is -10
+        (Run(Kind.DEPLOYMENT), 200),
+        (Run(), 200),
+    ],
+    ids=str,
+)
+def test_a_name_is_as_long_as_its_controllers_pods_can_have_it(path: Path, run: Run, longest: int) -> None:
+    """Seen with Kubernetes 1.36: of a longer one the API server takes no such controller, or no pod of its."""
+    document = machine("Once" if run.kind is Kind.JOB else "Always")
+    document["metadata"]["name"] = "a" * longest
+    made(path, document, run)
+    document["metadata"]["name"] += "a"
+    if run.kind in (Kind.STATEFULSET, Kind.JOB):
+        (problem,) = refused(path, document, run)
+        assert problem.startswith(f"metadata.name: has {longest + 1} characters")
+        assert problem.endswith(f"at most {longest} long; shorten it")
+    else:
+        made(path, document, run)
+
+
+@pytest.mark.parametrize("run", [Run(Kind.STATEFULSET), Run(Kind.JOB, 2)], ids=str)
+def test_host_names_have_no_dots(path: Path, run: Run) -> None:
+    document = machine("Once" if run.kind is Kind.JOB else "Always")
+    document["metadata"]["name"] = "web.example"
+    (problem,) = refused(path, document, run)
+    assert problem.endswith("pods are made of it; write 'web-example'")
+    for other in (Run(Kind.JOB), Run(Kind.DEPLOYMENT), Run()):
+        document["spec"]["runStrategy"] = "Once" if other.kind is Kind.JOB else "Always"
+        made(path, document, other)
+
+
 def test_a_deployment_never_needs_a_second_card_and_a_stateful_set_starts_all_at_once(path: Path) -> None:
     *_, deployment = made(path, machine(), Run(Kind.DEPLOYMENT))
     *_, stateful_set = made(path, machine(), Run(Kind.STATEFULSET, 20))
