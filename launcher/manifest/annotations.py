@@ -195,9 +195,8 @@ def read_annotations(value: Any) -> Annotations:
             seats = _read_seats(text)
         elif name == ROM_OF:
             roms = _read_roms(text)
-        elif name == SUSPEND_TO:
-            if not (isinstance(text, str) and _CLAIM.fullmatch(text)):
-                raise Nonsense(f"{name}: {shown(text)}", "expected the name of a PersistentVolumeClaim")
+        elif name == SUSPEND_TO and not (isinstance(text, str) and _CLAIM.fullmatch(text)):
+            raise Nonsense(f"{name}: {shown(text)}", "expected the name of a PersistentVolumeClaim")
     topology = values.get(TOPOLOGY, "none")
     if topology == "mirror" and seats:
         raise Nonsense(f"{SEATS_OF}: with {TOPOLOGY} 'mirror' the host's tree says where a card is", "leave out one")

@@ -11,7 +11,6 @@ from pci import slices as words
 from program.document import JSONObject, NotYAML, decoded, read_documents
 from program.errors import UserError
 from program.input import STDIN, input_name, read_input_bytes
-from program.problem import Problem
 
 #: 5,000 nodes of 8 cards are 60 MB as kubectl prints them.
 _LARGEST = 1 << 30
@@ -104,7 +103,7 @@ def _of_inventory(path: Path, each: JSONObject) -> PublishedDevice:
         case None:
             said = None
         case {"wrong": str(wrong), "fix": str(fix)}:
-            said = f"{'unhealthy' if each.get('listed') else 'not offered'}: {Problem('', wrong, fix)}"
+            said = f"{'unhealthy' if each.get('listed') else 'not offered'}: {wrong}{'; ' if fix else ''}{fix}"
         case _:
             raise UserError(path, f"{id_}: its reason is no finding", f"{_INVENTORY}, of this version")
     return PublishedDevice(
