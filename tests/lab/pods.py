@@ -88,6 +88,9 @@ def binder(daemon_set: Mapping[str, Any], *arguments: str) -> dict[str, Any]:
     """A pod that runs `gpu-plugin` with these arguments as the DaemonSet's init container would."""
     spec = daemon_set["spec"]["template"]["spec"]
     (container,) = (each for each in spec["initContainers"] if each["name"] == "bind")
+    # `unbind` looks at the claims, of which the DRA driver keeps a list.
+    state = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "dra-state"]
+    mounts = [*container["volumeMounts"], *state]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -95,7 +98,7 @@ def binder(daemon_set: Mapping[str, Any], *arguments: str) -> dict[str, Any]:
         "spec": {
             "automountServiceAccountToken": False,
             "restartPolicy": "Never",
-            "containers": [{**container, "args": [*arguments, "--sysfs=/host/sys"]}],
+            "containers": [{**container, "args": [*arguments, "--sysfs=/host/sys"], "volumeMounts": mounts}],
             "volumes": spec["volumes"],
         },
     }

@@ -309,14 +309,16 @@ def test_a_restarted_vm_is_the_same_guest_in_the_same_pod(
     assert _uid(lab.cluster.get("pod", "first")) == uid
 
 
-def test_a_stopped_vms_pod_is_gone_and_its_manifest_stays(lab: Lab, terminal: Terminal, timed: Timed) -> None:
-    def gone() -> bool:
-        if "first" in terminal.listed():
+def test_a_stopped_vm_has_no_pod_is_listed_and_keeps_its_manifest(lab: Lab, terminal: Terminal, timed: Timed) -> None:
+    def stopped() -> bool:
+        state = terminal.listed()["first"]["state"]
+        if state not in ("Stopped", "Terminating"):
             terminal.gpuvm("stop", "first", "--force")
-        return "first" not in terminal.listed()
+        return bool(state == "Stopped")
 
     with timed("stop --force, until its pod is gone"):
-        lab.until("its pod is gone", gone, 150)
+        lab.until("its pod is gone", stopped, 150)
+    assert not _of(lab, "first")
     (config_map,) = _of(lab, "first", "configmaps")
     assert "272Mi" in config_map["data"]["vm.yaml"]
     assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"

@@ -241,7 +241,8 @@ def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
 @pytest.fixture(scope="module")
 def when_claimed(lab: Lab, uuids: dict[str, str]) -> None:
     """A plugin that finds no card bound, binds them for claims, and makes vGPUs for claims."""
-    code, said = lab.bind("unbind", "--all", f"--config={pods.CONFIG}")
+    state = CHECKPOINT.rpartition("/")[0]
+    code, said = lab.bind("unbind", "--all", f"--config={pods.CONFIG}", f"--dra-state={state}")
     assert code == 0, said
     lab.start_plugin(WHEN_CLAIMED, base="dra")
     # Until then the one before it may be asked, which has no rights to make a vGPU.
