@@ -152,4 +152,6 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
 
 
 def _not_read_as_json(fault: Fault | Problem) -> dict[str, str]:
-    return (fault if isinstance(fault, Problem) else Problem(fault.path, fault.wrong, "")).as_json()
+    if isinstance(fault, Problem):
+        return fault.as_json()
+    return Problem(fault.path, fault.wrong, "the kernel's log (dmesg) may say why").as_json()
