@@ -210,6 +210,9 @@ def test_nobody_resumes_a_guest_while_it_is_saved(claimed: Claimed, gpu_launcher
             assert answer.returncode == 1
             assert "is being suspended" in answer.stderr
         assert gpu_launcher("ctl", "kill", "--socket", pod.socket).returncode == 0
+        until(lambda: any("reason=destroyed" in line for line in launched.program.log))
+        # libvirt waits for its helper, and the launcher 35 s for libvirt.
+        kill_all([pid for pid, name in launched.processes().items() if name == "sleep"])
         assert launched.program.end(20) == 0
 
 

@@ -55,11 +55,12 @@ def test_a_server_that_prints_what_is_on_offer(machine: Machine, tmp_path: Path,
         def say(line: str) -> None:
             lines.append(line)
             (dev / "vfio/11").unlink(missing_ok=True)
-            if len(lines) == 2:
+            if "0000:01:00.0" not in line:
                 ending.set()
 
         await asyncio.wait_for(printing(sources, ending, say), timeout=allowed(30))
 
     asyncio.run(life())
     resource = "nvidia.com/GA102_GEFORCE_RTX_3090"
-    assert lines == [f"{resource}: 0000:01:00.0, 0000:e1:00.0", f"{resource}: 0000:e1:00.0"]
+    # A change that came before the node went may print the first line once more.
+    assert list(dict.fromkeys(lines)) == [f"{resource}: 0000:01:00.0, 0000:e1:00.0", f"{resource}: 0000:e1:00.0"]
