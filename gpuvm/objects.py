@@ -124,6 +124,11 @@ class ContainerStatus(_Part):
     terminated_before: Terminated | None = Field(None, validation_alias=At("lastState", "terminated"))
     allocated_resources_status: tuple[_Resources, ...] = ()
 
+    @property
+    def ended(self) -> Terminated | None:
+        """How the container has ended, now or before its restart; None if it never has."""
+        return self.terminated or self.terminated_before
+
 
 class _Named(_Part):
     name: Text = ""
@@ -238,7 +243,7 @@ class Pod(_WithConditions):
     def has_started(self) -> bool:
         """Whether its launcher runs or has run, so that there may be a guest."""
         status = self.launcher
-        return self.phase != "Pending" or bool(status.running or status.terminated or status.terminated_before)
+        return self.phase != "Pending" or bool(status.running or status.ended)
 
     @property
     def launcher(self) -> ContainerStatus:
@@ -249,8 +254,7 @@ class Pod(_WithConditions):
     def is_suspended(self) -> bool:
         """Whether its guest's memory is saved, and the guest is to go on in another pod."""
         status = self.launcher
-        ended = status.terminated or status.terminated_before
-        return status.running is None and ended is not None and ended.exit_code == SUSPENDED_CODE
+        return status.running is None and status.ended is not None and status.ended.exit_code == SUSPENDED_CODE
 
     @property
     def claim_names(self) -> list[str]:

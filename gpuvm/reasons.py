@@ -332,7 +332,7 @@ def _of_claims(claims: Sequence[ResourceClaim]) -> _Found:
 
 def _crashed(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
     status = pod.launcher
-    terminated = status.terminated or status.terminated_before
+    terminated = status.ended
     if status.running is not None or terminated is None:
         return None
     if terminated.exit_code == 0:

@@ -39,6 +39,10 @@ def is_record(config_map: ConfigMap) -> bool:
     return MANIFEST_FILE in config_map.data
 
 
+def records_in(objects: Iterable[VMObject | ConfigMap]) -> list[ConfigMap]:
+    return [each for each in objects if isinstance(each, ConfigMap) and is_record(each)]
+
+
 def was_stopped(config_map: ConfigMap) -> bool:
     """Return whether `kubectl gpuvm stop` has stopped the VM of a record."""
     return STOPPED in config_map.metadata.annotations
@@ -62,7 +66,7 @@ def current(config_maps: Iterable[ConfigMap], objects: Collection[VMObject]) -> 
     """Return each VM's record by namespace and VM: the one that its pod or controller has, else the newest."""
     used = {(each.metadata.namespace, each.spec.manifest_name) for each in objects}
     ordered = sorted(
-        filter(is_record, config_maps),
+        records_in(config_maps),
         key=lambda each: ((each.metadata.namespace, each.name) in used, each.metadata.creation_timestamp, each.name),
     )
     return {(each.metadata.namespace, each.vm): each for each in ordered}

@@ -1,6 +1,7 @@
 """A PCI address as four numbers; text is parsed where it enters a program."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -45,6 +46,11 @@ class PCIAddress:
     def parse_short(cls, text: str) -> Self:
         """Read an address of domain 0 without its domain too, `41:00.0`, as lspci prints it."""
         return cls.parse(text if text.count(":") > 1 else f"0000:{text}")
+
+    @classmethod
+    def from_attributes(cls, attributes: Mapping[str, str]) -> Self:
+        """Read the attributes of an <address> of libvirt's; a part that is missing is 0."""
+        return cls(*(int(attributes.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function")))
 
     def __str__(self) -> str:
         return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"

@@ -19,7 +19,7 @@ from gpuvm.gpu_launcher import printed
 from gpuvm.kubectl import Kubectl, Printed
 from gpuvm.objects import ID_LABEL, MANIFEST_FILE, AnyObject, ConfigMap, Metadata, Pod, VMObject
 from gpuvm.pods import controller_of, look, no_such, pods_of, recorded
-from gpuvm.records import Record, is_record, record_of, suspended_to
+from gpuvm.records import Record, record_of, records_in, suspended_to
 from program.errors import ProgramError, Refusal
 from program.output import print_foreign
 from program.problem import Problem
@@ -103,7 +103,7 @@ def delete(
         raise no_such(target.name)
     subject = running[0] if running else record
     assert subject is not None
-    records = [each for each in kubectl.vms(of=subject) if isinstance(each, ConfigMap) and is_record(each)]
+    records = records_in(kubectl.vms(of=subject))
     beside = kubectl.beside(subject)
     kept = [] if with_state else [each for each in beside if each.kind in _STATE]
     print_foreign(kubectl.delete_at_once([*running, *records, *(each for each in beside if each not in kept)]))
@@ -162,8 +162,7 @@ def _older(kubectl: Kubectl, record: AnyObject) -> list[ConfigMap]:
     """Return the records that a VM had before this one, and that no pod has any more."""
     objects = kubectl.vms(of=record)
     used = {each.spec.manifest_name for each in objects if not isinstance(each, ConfigMap)}
-    config_maps = [each for each in objects if isinstance(each, ConfigMap) and is_record(each)]
-    return [each for each in config_maps if each.name not in {record.name, *used}]
+    return [each for each in records_in(objects) if each.name not in {record.name, *used}]
 
 
 def _beside(kubectl: Kubectl, old: VMObject, new: Printed, vm: str) -> list[AnyObject]:

@@ -113,6 +113,6 @@ def scp(
 
 def _found(cluster: ClusterFlags, words: str) -> Target:
     """Return the VM that is named, with its namespace, once there is one."""
-    cluster, target = cluster.of([words])
-    _, pod = cluster.running_pod([target.name])
+    _, target = cluster.of([words])
+    _, pod = cluster.running_pod([words])
     return target._replace(namespace=pod.metadata.namespace)

@@ -74,9 +74,8 @@ def _claims(kubectl: Kubectl, pod: Pod) -> list[ResourceClaim]:
 def _last_line(kubectl: Kubectl, pod: Pod) -> str:
     """Return the last line of the launcher's log: the pod has it, if the launcher failed; else the log."""
     status = pod.launcher
-    ended = status.terminated or status.terminated_before
-    text = ended.message if ended else ""
-    if not text and (status.started or ended):
+    text = status.ended.message if status.ended else ""
+    if not text and (status.started or status.ended):
         with suppress(Refusal):
             text = kubectl.log(pod, _LOG_LINES)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 from launcher import paths
 from launcher.checks.finding import warning
+from pci.address import PCIAddress
 from program.finding import Finding
 from program.problem import Problem
 
@@ -27,9 +28,12 @@ def not_saved(xml: str, sys: Path) -> Iterator[Problem]:
     domain = ElementTree.fromstring(xml)  # noqa: S314 it is ours
     for device in domain.iterfind("devices/hostdev[@type='pci']"):
         address = device.find("source/address")
-        if address is not None and _driver(sys, host := _address(address)) == _WITHOUT_STATE:
+        if address is None:
+            continue
+        host = PCIAddress.from_attributes(address.attrib)
+        if _driver(sys, host) == _WITHOUT_STATE:
             yield Problem(
-                _named(device, host),
+                _named(device, str(host)),
                 f"{host} is bound to vfio-pci, which cannot tell what is in a device",
                 "let the guest hibernate by itself, or give it a vGPU or virtual function whose own driver can migrate",
             )
@@ -67,13 +71,8 @@ def _named(device: ElementTree.Element, otherwise: str) -> str:
     return otherwise if alias is None else alias.get("name", "").removeprefix("ua-")
 
 
-def _address(address: ElementTree.Element) -> str:
-    domain, bus, slot, function = (int(address.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function"))
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
-
-
-def _driver(sys: Path, address: str) -> str:
-    try:
-        return (sys / "bus/pci/devices" / address / "driver").readlink().name
+def _driver(sys: Path, address: PCIAddress) -> str:
+    try:  # without pci.sysfs, which the process beside QEMU does not have
+        return (sys / "bus/pci/devices" / str(address) / "driver").readlink().name
     except OSError:
         return ""

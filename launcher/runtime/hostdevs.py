@@ -46,13 +46,8 @@ def _hostdev(element: ElementTree.Element, numbers: Mapping[int, int]) -> Hostde
     if element.get("type") == "usb":
         port = address.get("port") if address is not None else None
         return Hostdev(name, f"{source.get('bus')}:{source.get('device')}", None if port is None else int(port))
-    host = source.get("uuid") or str(address_of(source))
+    host = source.get("uuid") or str(PCIAddress.from_attributes(source.attrib))
     if address is None:
         return Hostdev(name, host, None)
-    theirs = address_of(address)
+    theirs = PCIAddress.from_attributes(address.attrib)
     return Hostdev(name, host, replace(theirs, bus=numbers.get(theirs.bus, theirs.bus)))
-
-
-def address_of(element: ElementTree.Element) -> PCIAddress:
-    """Return what an <address> of libvirt's says."""
-    return PCIAddress(*(int(element.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function")))

@@ -84,10 +84,11 @@ def restore(domain: Any, xml: str, memory: MemoryFile) -> GuestMark | None:
         fix = "resume it with the launcher's image that suspended it, or a later one"
         raise Refusal(memory.whole, f"was written by QEMU {mark.qemu}, and here is the older {here}", fix)
     cpu = tree.find("cpu")
-    if cpu is not None and cpu.get("mode") in ("host-passthrough", "maximum") and mark.processor != processor():
+    is_hosts = cpu is not None and cpu.get("mode") in ("host-passthrough", "maximum")
+    if is_hosts and mark.processor != (its := processor()):
         raise Refusal(
             memory.whole,
-            f"its guest has the processor itself, {mark.processor}, and here is {processor()}",
+            f"its guest has the processor itself, {mark.processor}, and here is {its}",
             "resume it on a node with the same processor, or give the next VM cpu.model host-model or a named one",
         )
     fix = "resume it with the manifest that it was suspended with, or remove the file to have the guest start anew"

@@ -20,6 +20,7 @@ from program.child import Late, NoAnswer, forked, let_go_of_standard_files
 from program.errors import Refusal
 from program.problem import Problem
 
+ASK_THE_KERNEL = "the kernel's log says why (dmesg)"
 #: How long the kernel may take for a write: drivers need seconds to stop and to start a GPU.
 _WRITE_SECONDS = 30.0
 P = ParamSpec("P")
@@ -131,7 +132,7 @@ class NodeIO:
             except NoAnswer as error:
                 raise Failed(write, error.problem.wrong, error.problem.fix) from error
             except OSError as error:
-                raise Failed(write, error.strerror or "failed", "the kernel's log says why (dmesg)") from error
+                raise Failed(write, error.strerror or "failed", ASK_THE_KERNEL) from error
 
     def refuse_use(self, name: str) -> None:
         """Failed if somebody uses the function or mediated device with this name."""

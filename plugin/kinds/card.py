@@ -24,7 +24,7 @@ from plugin.cards.rules import (
     is_left_to_the_node,
     wanted_settings,
 )
-from plugin.changes.engine import Failed, NodeChange, NodeIO, Roots, Wedged, Write, carry_out
+from plugin.changes.engine import ASK_THE_KERNEL, Failed, NodeChange, NodeIO, Roots, Wedged, Write, carry_out
 from plugin.changes.journal import Former, Journal
 from plugin.changes.processes import read_processes, refuse_unseen
 from plugin.changes.users import AskUsers, Users
@@ -43,7 +43,6 @@ from plugin.sysfs_child import ask, read_or_refused
 from program.errors import Refusal
 from program.problem import Problem
 
-_ASK_THE_KERNEL = "the kernel's log says why (dmesg)"
 _LOOKS, _APART = 100, 0.05  # for a function's new driver; the second in seconds
 
 _AS_IT_IS = Config()
@@ -150,7 +149,7 @@ class _MoveBack(NodeChange):
             _await_driver(node, address, self.move.now)
         except Unreadable as unreadable:
             fault = unreadable.fault
-            raise Failed(fault.path, fault.wrong, _ASK_THE_KERNEL, left=str(unreadable)) from unreadable
+            raise Failed(fault.path, fault.wrong, ASK_THE_KERNEL, left=str(unreadable)) from unreadable
         except Failed as failed:
             failed.left = str(failed)  # so that it stays remembered
             raise
@@ -172,12 +171,12 @@ def _await_driver(node: NodeIO, address: PCIAddress, target: DriverBinding | Non
         if node.awaited(is_there, _LOOKS, _APART):
             return
     except Unreadable as unreadable:
-        raise Failed(unreadable.fault.path, unreadable.fault.wrong, _ASK_THE_KERNEL) from unreadable
+        raise Failed(unreadable.fault.path, unreadable.fault.wrong, ASK_THE_KERNEL) from unreadable
     if target is None:
         wrong = f"was given to {driver} again: its ID stands in vfio-pci.ids= or was written to new_id"
         raise Failed(address, wrong, "take its ID out of there")
     wrong = f"is on {driver or 'no driver'}, expected {target.driver or 'no driver'}"
-    raise Failed(address, wrong, _ASK_THE_KERNEL)
+    raise Failed(address, wrong, ASK_THE_KERNEL)
 
 
 @dataclass(frozen=True, slots=True)

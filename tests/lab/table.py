@@ -16,7 +16,8 @@ from xml.etree import ElementTree
 import yaml
 
 from launcher.paths import LIBVIRT_ROOT
-from launcher.runtime.hostdevs import address_of, hostdevs_in
+from launcher.runtime.hostdevs import hostdevs_in
+from pci.address import PCIAddress
 from tests.lab import pods
 from tests.lab.kubevirt import vms
 from tests.lab.lab import Lab
@@ -118,7 +119,7 @@ def _numbers(domain: ElementTree.Element) -> dict[int, int]:
     behind = defaultdict(list)
     for controller in domain.iterfind("devices/controller[@type='pci']"):
         if (address := controller.find("address")) is not None:  # a root has none
-            at, own = address_of(address), controller.find("target[@busNr]")
+            at, own = PCIAddress.from_attributes(address.attrib), controller.find("target[@busNr]")
             behind[at.bus].append((at, int(controller.get("index", "")), own))
     numbers = {0: 0}
 
