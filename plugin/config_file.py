@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugin.cards.config import Config, Fabric, Rule
+from plugin.cards.config import SELECTORS, Config, Fabric, Rule
+from plugin.cards.names import NAME, PREFIX
 from plugin.cards.vgpu_rules import VGPURule
 from program.errors import Nonsense, UserError
 from program.problem import Problem
@@ -90,8 +91,18 @@ def _text(path: Path) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of the file, for editors."""
-    return _adapter().json_schema()
+    """Return the JSON schema of the file, for editors and the chart; with the forms of IDs and of resources' names."""
+    made = _adapter().json_schema()
+    forms = {name: selector.pattern for name, selector in SELECTORS.items() if selector.pattern is not None}
+    forms |= {"prefix": PREFIX, "resource": f"{PREFIX}/{NAME}"}
+    for kind in ("Rule", "VGPURule"):
+        properties = made["$defs"][kind]["properties"]
+        for field, form in forms.items():
+            for choice in properties.get(field, {}).get("anyOf", ()):
+                text = choice.get("items", choice)
+                if text["type"] == "string":
+                    text["pattern"] = f"^({form})$"
+    return made
 
 
 def written_out(config: Config) -> Any:

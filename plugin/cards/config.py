@@ -333,20 +333,27 @@ def _is_number(text: str, below: int) -> bool:
 class _Selector:
     takes: Callable[[str], object]
     expected: str
-    is_hexadecimal: bool = False
+    pattern: str | None = None
+
+    @property
+    def is_hexadecimal(self) -> bool:
+        return self.pattern is not None
+
+
+def _hexadecimal(pattern: str, expected: str) -> _Selector:
+    return _Selector(re.compile(pattern).fullmatch, expected, pattern)
 
 
 _ID = "[0-9a-fA-F]{4}"
-_IDS = re.compile(f"{_ID}:{_ID}").fullmatch
-_CLASS = re.compile("([0-9a-fA-F]{2}){1,3}").fullmatch
+_IDS = f"{_ID}:{_ID}"
 
 #: The selectors of a rule, by name.
 SELECTORS: Mapping[str, _Selector] = {
-    "vendor": _Selector(re.compile(_ID).fullmatch, "four hexadecimal digits, like '10de'", True),
-    "device": _Selector(_IDS, "vendor:device in hexadecimal, like '10de:1f08'", True),
-    "subsystem": _Selector(_IDS, "vendor:device of the board in hexadecimal, like '1462:3756'", True),
-    "pci_class": _Selector(_CLASS, "2, 4 or 6 hexadecimal digits, like '0302'", True),
-    "address": _Selector(address_or_none, "a PCI address, like '0000:41:00.0'", True),
+    "vendor": _hexadecimal(_ID, "four hexadecimal digits, like '10de'"),
+    "device": _hexadecimal(_IDS, "vendor:device in hexadecimal, like '10de:1f08'"),
+    "subsystem": _hexadecimal(_IDS, "vendor:device of the board in hexadecimal, like '1462:3756'"),
+    "pci_class": _hexadecimal("([0-9a-fA-F]{2}){1,3}", "2, 4 or 6 hexadecimal digits, like '0302'"),
+    "address": _Selector(address_or_none, "a PCI address, like '0000:41:00.0'"),
     "driver": _Selector(bool, "a driver, like 'vfio-pci'"),
     "mdev_type": _Selector(bool, "a type of mediated devices, like 'GRID T4-1Q'"),
     "vgpu_type": _Selector(bool, "a type of vGPUs by name or number, like 'NVIDIA L40S-1B' or '1145'"),

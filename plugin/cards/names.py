@@ -20,8 +20,8 @@ _LARGEST = 16 << 20  # ten times the file of 2026
 _EXPECTED = "expected the names of PCI devices: install the package pci.ids (hwdata), or name a file with --pci-ids"
 _LONGEST = 63
 _LONGEST_PREFIX = 253 - len("requests.")  # the quota for it is called requests.PREFIX/NAME
-_PREFIX = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+PREFIX = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 
 
 class PCIIDs:
@@ -82,14 +82,14 @@ def sanitised(name: str) -> str:
 def is_resource_name(resource: str) -> bool:
     """True if the kubelet takes `prefix/name` as an extended resource (IsExtendedResourceName, IsQualifiedName)."""
     prefix, _, name = resource.partition("/")
-    return len(name) <= _LONGEST and re.fullmatch(_NAME, name) is not None and is_prefix(prefix)
+    return len(name) <= _LONGEST and re.fullmatch(NAME, name) is not None and is_prefix(prefix)
 
 
 def is_prefix(prefix: str) -> bool:
     """True if names below it are extended resources: it is a domain, and none of Kubernetes' own."""
     return (
         len(prefix) <= _LONGEST_PREFIX
-        and re.fullmatch(_PREFIX, prefix) is not None
+        and re.fullmatch(PREFIX, prefix) is not None
         and not prefix.endswith("kubernetes.io")
         and not prefix.startswith("requests.")
     )

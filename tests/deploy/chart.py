@@ -8,13 +8,15 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any
 
 import yaml
 
 from plugin.config_file import schema
+from plugin.startup import ServeFlags
+from program.log import LogFlags
 from tests.processes import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -41,7 +43,10 @@ WHOLE: Mapping[str, str] = {
 }
 DASHBOARD = "plugin/components/dashboard"
 _HEAD = "{{{{- /* From deploy/{}, by `make test ARGS='--regenerate tests/deploy'`: change it there. */ -}}}}\n"
-_IMAGE = "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
+_IMAGE = (
+    "{{ .Values.image.repository }}"
+    "{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}"
+)
 _NAMESPACE = "{{ .Release.Namespace }}"
 _POD = "spec.template.spec"
 _BOUND = "    bind: when-claimed\n"
@@ -104,11 +109,13 @@ def templates() -> dict[str, str]:
 
 
 def values_schema() -> dict[str, Any]:
-    """Return the schema in deploy/chart, with that of gpu-plugin's config in it."""
+    """Return the schema in deploy/chart, with that of gpu-plugin's config in it, and the flags of its daemon."""
     found: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
     config = schema()
     found["$defs"] = config.pop("$defs")
     found["properties"]["config"] = config
+    flags = [f.name.replace("_", "-") for kind in (ServeFlags, LogFlags) for f in fields(kind)]
+    found["properties"]["arguments"]["items"]["pattern"] = f"^--({'|'.join(sorted(flags))})=."
     return found
 
 

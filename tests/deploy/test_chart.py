@@ -54,6 +54,20 @@ def test_each_value_has_a_default_and_a_schema_and_the_defaults_are_taken() -> N
 
 
 @pytest.mark.parametrize(
+    "values",
+    [
+        {"config": {"offer": [{"device": ["10DE:2204", "10de:1f08"], "resource": "example.com/RTX_3090"}]}},
+        {"config": {"offer": [{"vendor": "10de", "pci_class": "0302", "prefix": "example.com"}]}},
+        {"arguments": ["--rescan=5", "--log-format=json"]},
+        {"resources": {"requests": {"cpu": 1, "memory": "64Mi"}, "limits": {"cpu": "0.5", "memory": "1e9"}}},
+        {"image": {"digest": f"sha256:{'0' * 64}"}},
+    ],
+)
+def test_what_the_plugin_and_the_api_server_take_is_taken(values: dict[str, Any]) -> None:
+    assert Draft202012Validator(SCHEMA).is_valid(values)
+
+
+@pytest.mark.parametrize(
     ("values", "place"),
     [
         ({"bin": "never"}, "bin"),
@@ -66,6 +80,16 @@ def test_each_value_has_a_default_and_a_schema_and_the_defaults_are_taken() -> N
         ({"config": {"vgpus": [{"vendor": "10de", "type": "x"}]}}, "type"),
         ({"config": {"serv": "dra"}}, "serv"),
         ({"config": {"offer": [{"vendor": "10de", "resorce": "x"}]}}, "resorce"),
+        ({"config": {"offer": [{"device": "10de", "withhold": True}]}}, "device"),
+        ({"config": {"offer": [{"device": ["10de:2204", "10de"], "withhold": True}]}}, "device"),
+        ({"config": {"vgpus": [{"device": "10de", "functions": 2}]}}, "device"),
+        ({"config": {"offer": [{"vendor": "10de", "resource": "nodomain"}]}}, "resource"),
+        ({"arguments": ["--rescn=5"]}, "arguments"),
+        ({"arguments": ["--rescan"]}, "arguments"),
+        ({"resources": {"limits": {"memory": "lots"}}}, "memory"),
+        ({"resources": {"requests": {"cpu": -1}}}, "cpu"),
+        ({"monitoring": {"namespace": "Metrics"}}, "namespace"),
+        ({"image": {"digest": "sha256:abc"}}, "digest"),
         ({"nodeSelector": {"gpu": True}}, "gpu"),
     ],
 )
