@@ -16,6 +16,8 @@ from typing import Literal
 PRIVATE = "/var/run/kubevirt-private"
 #: Files that end with the pod: overlays, and cloud-init's images.
 EPHEMERAL = "/var/run/kubevirt-ephemeral-disks"
+#: In there, what a guest writes over images.
+OVERLAYS = f"{EPHEMERAL}/disk-data"
 EMPTY_DISKS = "/var/run/libvirt/empty-disks"
 #: The disks of images, and below it the image of kernelBoot.
 CONTAINER_DISKS = "/var/run/kubevirt/container-disks"
@@ -91,7 +93,7 @@ def container_disk(index: int) -> str:
 
 def overlay(volume: str) -> str:
     """Return the file for the guest's writes over an image that stays as it is."""
-    return f"{EPHEMERAL}/disk-data/{volume}/disk.qcow2"
+    return f"{OVERLAYS}/{volume}/disk.qcow2"
 
 
 def empty_disk(volume: str) -> str:

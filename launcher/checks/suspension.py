@@ -13,7 +13,7 @@ from program.problem import Problem
 
 _HEADROOM, _SHARE = 64 << 20, 16  # bytes, and a part of the memory, for the devices' state and the file's own structure
 _WITHOUT_STATE = "vfio-pci"  # the driver for any device; a device's own (mlx5_vfio_pci, nvidia) may know its state
-_IN_POD = (paths.EPHEMERAL, paths.EMPTY_DISKS)
+_IN_POD = (paths.OVERLAYS, paths.EMPTY_DISKS)
 
 
 def needed(memory: int) -> int:

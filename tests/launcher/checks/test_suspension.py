@@ -16,6 +16,8 @@ _SCRATCH = "<disk type='file' device='disk'><source file='/var/run/libvirt/empty
 _OVERLAY = "/var/run/kubevirt-ephemeral-disks/disk-data/root/disk.qcow2"
 _ROOT = f"<disk type='file' device='disk'><source file='{_OVERLAY}'/><alias name='ua-root'/>{{}}</disk>"
 _CLAIM = "<disk type='file' device='disk'><source file='/var/run/kubevirt-private/vmi-disks/d/disk.img'/></disk>"
+_SEED = "/var/run/kubevirt-ephemeral-disks/cloud-init-data/default/vm/noCloud.iso"
+_CLOUD_INIT = f"<disk type='file' device='disk'><source file='{_SEED}'/></disk>"
 _SEV = "<launchSecurity type='sev'/>"
 
 
@@ -53,6 +55,10 @@ def test_what_a_device_of_its_own_driver_can_is_for_qemu_to_say(sys: Path) -> No
     (sys / "bus/pci/devices/0000:41:00.0/driver").symlink_to(sys / "bus/pci/drivers/nvidia")
     xml = domain(_CARD, _VGPU, _CLAIM, _ROOT.format("<readonly/>"))
     assert [*not_saved(xml, sys)] == []
+
+
+def test_a_seed_of_cloud_init_is_made_anew_by_the_next_pod(sys: Path) -> None:
+    assert [*not_saved(domain(_CLOUD_INIT), sys)] == []
 
 
 def test_a_vm_that_cannot_be_suspended_runs_with_a_warning(sys: Path) -> None:
