@@ -118,6 +118,8 @@ def mediated_device(
     (place / "mdev_type").symlink_to(f"../mdev_supported_types/{directory}")
     if group is not None:
         (place / "iommu_group").symlink_to(os.path.relpath(sys.resolve() / IOMMU_GROUPS / str(group), place))
+        (sys / IOMMU_GROUPS / str(group) / "devices").mkdir(parents=True, exist_ok=True)
+        (sys / IOMMU_GROUPS / str(group) / "name").write_text("vfio-noiommu\n")  # though its node has a plain number
     link = sys / MDEVS / uuid
     link.parent.mkdir(parents=True)
     link.symlink_to(Path("../../..") / place.relative_to(sys.resolve()))

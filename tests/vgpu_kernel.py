@@ -300,6 +300,7 @@ class Kernel:
         (place / "remove").touch()
         group = 1000 + UUID(uuid).int % 9973
         self._group(place, group)
+        (self.sys / f"kernel/iommu_groups/{group}/name").write_text("vfio-noiommu\n")
         link = self.sys / MDEVS / uuid
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(os.path.relpath(place, link.parent.resolve()))

@@ -251,7 +251,8 @@ def _read_groups(
                 groups.setdefault(group, set()).add(address)
             else:
                 others[group] = (*others.get(group, ()), _read_other_member(sys, f"{path}/devices/{member}", unread))
-    return {group: tuple(sorted(groups[group])) for group in sorted(groups)}, others, frozenset(noiommu)
+    # VFIO gives the groups of mediated devices that name too (vfio_noiommu_group_alloc), their nodes a plain number.
+    return {group: tuple(sorted(groups[group])) for group in sorted(groups)}, others, frozenset(noiommu & groups.keys())
 
 
 def _read_other_member(sys: Path, path: str, unread: _Unread) -> OtherMember:
