@@ -120,12 +120,13 @@ def numbers_groups(host: Host, all_ids: frozenset[str] | None, ids: frozenset[st
     """Return whether the IDs of a resource are numbers of IOMMU groups, as KubeVirt's and NVIDIA's older plugins have
     them for devices on vfio; None if that cannot be told.
 
-    `all_ids` are all IDs of the resource, None if the kubelet does not tell them; pods have `ids` of it. An ID that is
-    no group of the node shows that the resource numbers something else. So do IDs from 0 to n - 1 without a gap, as
-    k8s-rdma-shared-dev-plugin has them, if vfio has no function of one of these groups. A group of a device that was
-    taken from vfio, or IDs without a gap that all are groups on vfio, may be either.
+    `all_ids` are all IDs of the resource, None if the kubelet does not tell them; pods have `ids` of it. Addresses and
+    UUIDs among them say nothing of the numbers. Any other ID that is no group of the node shows that the resource
+    numbers something else. So do IDs from 0 to n - 1 without a gap, as k8s-rdma-shared-dev-plugin has them, if vfio has
+    no function of one of these groups. A group of a device that was taken from vfio, or IDs without a gap that all are
+    groups on vfio, may be either.
     """
-    known = all_ids or ids
+    known = {each for each in all_ids or ids if address_or_none(each) is None and _uuid_or_none(each) is None}
     on_vfio = {f"{function.iommu_group}" for function in host.functions.values() if is_on_vfio(function)}
     on_vfio |= {f"{mdev.iommu_group}" for mdev in host.mdevs}
     if not known <= {f"{group}" for group in host.groups} | on_vfio:

@@ -52,6 +52,12 @@ def test_what_another_plugin_gave_out_is_unhealthy_by_address_companion_or_group
     }
 
 
+def test_a_group_beside_an_address_of_the_same_resource_is_found(in_use: Troubles, machine: Machine) -> None:
+    """As after a change of plugin: pods of the older one have groups, those of the newer one addresses."""
+    assigned = [("devices.kubevirt.io/gpu", device_id) for device_id in ("11", SECOND)]
+    assert in_use(machine("two-rtx-3090"), *assigned).keys() == {FIRST, SECOND}
+
+
 def test_what_the_kubelet_gave_out_as_ours_stays_healthy(in_use: Troubles, machine: Machine) -> None:
     assert in_use(machine("two-rtx-3090"), (RESOURCE, FIRST)) == {}
 
