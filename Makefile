@@ -1,10 +1,13 @@
 # Some thousand processes of Python are started: whoever has it set would have each compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test image dist lab lab-shell lab-versions bench protos lock lock-debian lock-base release-check release-notes
+.PHONY: demo docs test image dist lab lab-shell lab-versions bench protos lock lock-debian lock-base release-check release-notes
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
+
+docs: .venv/ready  ## the site of docs/, in dist/site: open dist/site/index.html
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
 
 test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
 	.venv/bin/pytest --numprocesses auto --dist worksteal $(ARGS)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The files of a release, into a directory: the wheel and the sdist; what a cluster applies, as a chart and for kustomize;
-# what krew installs; SBOMs of what is installed with the wheel and of what the images have; and checksums of all, and of
+# what krew installs; the site; SBOMs of what is installed with the wheel and of what the images have; and checksums of all, and of
 # further files of that directory that are named, like images. The same commit gives the same bytes. RELEASES is the URL
 # of the directory where they will be. Called by `make dist`, in the root of the repository: deploy/dist.sh DIRECTORY
 # [FILE...]
@@ -41,6 +41,10 @@ archive "$plugin"
 sum=$(sha256sum "$scratch/release/$plugin.tar.gz" | cut -d' ' -f1)
 sed -e '/^#/d' -e "s|VERSION|$version|; s|SHA256|$sum|; s|RELEASES|${RELEASES:-RELEASES}|" \
     deploy/krew/gpuvm.yaml >"$scratch/release/gpuvm.yaml"
+
+site=gpu-launcher-site-$version
+NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict --site-dir "$scratch/$site"
+archive "$site"
 
 # The versions that the tests have.
 sed -n 's/^\([a-z0-9.-]*==[^ ;\\]*\).*/\1/p' requirements.txt >"$scratch/constraints"

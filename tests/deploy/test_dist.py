@@ -27,13 +27,14 @@ PLUGIN = f"kubectl-gpuvm-{VERSION}.tar.gz"
 KREW = "gpuvm.yaml"
 BASES = f"gpu-launcher-deploy-{VERSION}.tar.gz"
 CHART, CHART_AS_OCI = f"gpu-plugin-{VERSION}.tgz", f"gpu-plugin-chart-{VERSION}.tar"
+SITE = f"gpu-launcher-site-{VERSION}.tar.gz"
 SBOM = f"gpu-launcher-{VERSION}.cdx.json"
 IMAGE_SBOMS = [
     f"gpu-{program}-image-{VERSION}-{architecture}.cdx.json"
     for program in ("launcher", "plugin")
     for architecture in ("amd64", "arm64")
 ]
-FILES = (WHEEL, SDIST, BASES, CHART, CHART_AS_OCI, PLUGIN, KREW, SBOM, *IMAGE_SBOMS)
+FILES = (WHEEL, SDIST, BASES, CHART, CHART_AS_OCI, PLUGIN, KREW, SITE, SBOM, *IMAGE_SBOMS)
 #: 2026-11-22, in the middle of a minute.
 MOMENT = {"SOURCE_DATE_EPOCH": "1795340007"}
 
