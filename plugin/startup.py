@@ -61,6 +61,9 @@ class ServeFlags:
         str | None,
         Flag("This plugin's pod: a kubelet that does not list it lists too few.", metavar="NAMESPACE/NAME"),
     ] = None
+    own_node: Annotated[
+        str | None, Flag("The node's name, for its page.  [default: that of --node-name]", envvar="OWN_NODE")
+    ] = None
     node_name: Annotated[
         str | None,
         Flag("Be the DRA driver of the node of this name, too: for devices with serve: dra.", envvar="NODE_NAME"),
@@ -128,6 +131,7 @@ def start(flags: ServeFlags, reader: Reader) -> None:
         sys=flags.sysfs,
         dev=flags.dev,
         state=flags.state,
+        node=flags.own_node or flags.node_name,
         reader=reader,
         pod_resources=flags.pod_resources,
         names=read_pci_ids(flags.pci_ids),

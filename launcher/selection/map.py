@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import ROUND_FLOOR, Decimal
 from enum import Enum
 from itertools import groupby
 
@@ -16,7 +17,7 @@ from drawing.page import Page, element, page
 from launcher.selection.cluster import Cluster, Node
 from launcher.selection.nodes import NodeState
 from launcher.selection.objects import objects_of, part_of
-from launcher.selection.obstacles import shown
+from launcher.selection.obstacles import CORDON, OF_KUBERNETES
 from launcher.selection.requests import requests_of
 from launcher.selection.taints import keeps_away
 from pci import slices as words
@@ -25,14 +26,15 @@ from program.output import natural_key
 from program.problem import listed
 
 _SHARED = frozenset(map(str, NodeDevice))
+_GIBIBYTE = 1 << 30
 _STYLE = """
 label { display: inline-block; max-width: 100%; margin: 0 1rem .5rem 0; }
-select { font: inherit; max-width: 100%; }
+select, input { font: inherit; max-width: 100%; }
 [hidden] { display: none !important; }
 table { border-collapse: collapse; margin: .75rem 0; }
 th, td { text-align: left; vertical-align: top; padding: .15rem .75rem .15rem 0; border-bottom: 1px solid var(--edge); }
 @media (max-width: 40rem) {
-  tr { display: grid; grid-template-columns: 4rem 4rem 7rem 1fr; }
+  tr { display: grid; grid-template-columns: 4rem 4rem 4.5rem 6rem 1fr; }
   th, td { padding-right: .25rem; }
   th:first-child, td:first-child { grid-column: 1 / -1; border: none; padding-bottom: 0; }
 }
@@ -45,19 +47,23 @@ ul { list-style: none; margin: 0; padding: 0; }
 li { border-left: .5rem solid #d55e00; padding: 0 .5rem; margin: .15rem 0; }
 li.free { border-color: #009e73; }
 li.taken { border-color: #0072b2; }
+li.tainted { border-color: #cc79a7; }
 .alarm { border-left: .5rem solid #d55e00; padding: .25rem .75rem; margin: .25rem 0; }
 """
 _SCRIPT = """
 const filter = document.getElementById("filter"), [model, state] = filter.querySelectorAll("select");
+const search = filter.querySelector("input");
 const nodes = document.querySelectorAll("section"), told = document.getElementById("told");
 const show = () => {
+  const words = search.value.trim().toLowerCase();
   let count = 0;
   for (const node of nodes) {
-    let some = !model.value && !state.value;
+    let some = !model.value && !state.value && !words;
     for (const group of node.querySelectorAll("div")) {
       let any = false;
       for (const cards of group.querySelectorAll("li")) {
-        cards.hidden = state.value && cards.className !== state.value;
+        const is_other = state.value && cards.className !== state.value;
+        cards.hidden = is_other || !cards.textContent.toLowerCase().includes(words);
         any ||= !cards.hidden;
       }
       group.hidden = !any || model.value && group.dataset.model !== model.value;
@@ -68,17 +74,19 @@ const show = () => {
   }
   told.textContent = count + " of " + nodes.length + " nodes are shown.";
 };
-filter.addEventListener("change", show);
+filter.addEventListener("input", show);
 filter.hidden = false;
 show();
 """
 
 
 class CardState(Enum):
-    """Whether a VM could have a card. UNAVAILABLE: nobody has it, and nobody gets it now."""
+    """Whether a VM could have a card. TAINTED: nobody has it, and only who tolerates the taint of the card or of its
+    node gets it. UNAVAILABLE: nobody has it, and nobody gets it now."""
 
     FREE = "free"
     TAKEN = "taken"
+    TAINTED = "tainted"
     UNAVAILABLE = "unavailable"
 
 
@@ -100,22 +108,30 @@ def cards_of(node: Node, cluster: Cluster) -> list[Cards]:
 
 
 def _published(node: Node, cluster: Cluster) -> Iterator[Cards]:
+    of_node, its_taints = _kept_from(cluster.states.get(node.name))
     for device in node.devices:
         place = device.attribute(words.PCI_BUS_ID) or device.id.name
         model = device.product or device.id.driver
+        taints = [taint for taint in device.taints if keeps_away(taint, ())]
+        ours = [taint for taint in taints if taint.key == words.UNHEALTHY]
         why = [] if device.cannot is None else [device.cannot]
-        why += [f"tainted: {taint}" for taint in device.taints if keeps_away(taint, ())]
+        why += [f"tainted: {taint}" for taint in ours]
         why += [] if cluster.has_room(device) else ["its card has no room left for it"]
+        why += of_node
+        tainted = [*(f"tainted: {taint}" for taint in taints if taint not in ours), *its_taints]
         if (holder := cluster.taken.get(device.id)) is not None:
             yield Cards(model, CardState.TAKEN, f"{place}: {holder}")
-        elif why or _is_cordoned(node.name, cluster):
-            yield Cards(model, CardState.UNAVAILABLE, f"{place}: {', '.join(why) or 'its node is cordoned'}")
+        elif why:
+            yield Cards(model, CardState.UNAVAILABLE, f"{place}: {', '.join([*why, *tainted])}")
+        elif tainted:
+            yield Cards(model, CardState.TAINTED, f"{place}: {', '.join(tainted)}")
         else:
             yield Cards(model, CardState.FREE, f"{place}: free")
 
 
 def _counted(node: NodeState) -> Iterator[Cards]:
     """Yield what device plugins offer there."""
+    of_node, tainted = _kept_from(node)
     for resource in {**node.capacity, **node.allocatable}:
         if not _is_of_cards(resource) or not node.offers(resource):
             continue
@@ -123,22 +139,28 @@ def _counted(node: NodeState) -> Iterator[Cards]:
             if asked := int(pod.asked.get(resource, 0)):
                 yield Cards(resource, CardState.TAKEN, f"{asked}: pod {pod.name}", asked)
         if (free := int(node.free(resource))) > 0:
-            state, text = (
-                (CardState.UNAVAILABLE, "its node is cordoned") if node.is_cordoned else (CardState.FREE, "free")
-            )
-            yield Cards(resource, state, f"{free}: {text}", free)
+            state = CardState.UNAVAILABLE if of_node else CardState.TAINTED if tainted else CardState.FREE
+            yield Cards(resource, state, f"{free}: {', '.join([*of_node, *tainted]) or state.value}", free)
         if (unhealthy := int(node.capacity.get(resource, 0) - node.allocatable.get(resource, 0))) > 0:
             yield Cards(resource, CardState.UNAVAILABLE, f"{unhealthy}: unhealthy", unhealthy)
+
+
+def _kept_from(node: NodeState | None) -> tuple[list[str], list[str]]:
+    """Return why no pod comes to a node, and the taints that a pod may tolerate, in words. Those of Kubernetes itself
+    say that something is wrong with the node, and nobody's VM tolerates them."""
+    if node is None:
+        return [], []
+    taints = [taint for taint in node.taints if keeps_away(taint, ())]
+    passing = [taint for taint in taints if taint.key.startswith(OF_KUBERNETES)]
+    is_told = [taint for taint in passing if taint.key != CORDON.key]
+    of_node = [*["its node is cordoned"] * node.is_cordoned, *(f"its node is tainted: {taint}" for taint in is_told)]
+    return of_node, [f"its node is tainted: {taint}" for taint in taints if taint not in passing]
 
 
 def _is_of_cards(resource: str) -> bool:
     """Return whether a device plugin offers it, and it is no device of any number of pods, such as /dev/kvm."""
     _, slash, name = resource.partition("/")
     return bool(slash) and name not in _SHARED
-
-
-def _is_cordoned(node: str, cluster: Cluster) -> bool:
-    return node in cluster.states and cluster.states[node].is_cordoned
 
 
 def map_of(cluster: Cluster, made: datetime) -> Page:
@@ -210,6 +232,7 @@ def _filter(models: Mapping[str, int]) -> Element:
         "div",
         element("label", "Model ", element("select", element("option", "all", value=""), *of_models)),
         element("label", "Cards ", element("select", element("option", "all", value=""), *of_states)),
+        element("label", "VM, pod or card ", element("input", type="search")),
         element("span", id="told", role="status", class_="faint"),
         id="filter",
         hidden="",
@@ -232,13 +255,20 @@ def _section(node: Node, cards: list[Cards], models: Mapping[str, int], cluster:
 def _room(node: NodeState) -> str:
     """Return what else a VM's pod would find there, and what keeps pods away."""
     words = [
-        f"{shown(name, node.free(name))} of {shown(name, node.allocatable[name])} {name} free"
+        f"{_amount(name, node.free(name))} of {_amount(name, node.allocatable[name])} {name} free"
         for name in ("cpu", "memory")
         if name in node.allocatable
     ]
     words += ["cordoned"] * node.is_cordoned
     words += [f"tainted: {taint}:{taint.effect}" for taint in node.taints]
     return ", ".join(words)
+
+
+def _amount(resource: str, amount: Decimal) -> str:
+    """Write CPUs or bytes as people do, rounded down to a tenth: `3.5`, `0.5 GiB`."""
+    is_memory = resource == "memory"
+    tenths = (amount / (_GIBIBYTE if is_memory else 1)).quantize(Decimal("0.1"), ROUND_FLOOR)
+    return f"{tenths:f}".removesuffix(".0") + " GiB" * is_memory
 
 
 def _by_state(cards: Iterable[Cards]) -> Counter[CardState]:

@@ -18,8 +18,10 @@ from launcher.selection.taints import Taint, Toleration, keeps_away, read_tolera
 from program.errors import UserError
 from program.problem import listed
 
-_CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
-_OF_KUBERNETES = "node.kubernetes.io/"
+#: The taint of a node that is cordoned.
+CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+#: What the keys of taints begin with that Kubernetes itself gives to nodes.
+OF_KUBERNETES = "node.kubernetes.io/"
 _HUGE_PAGES = "hugepages-"
 _BYTES = ("memory", "ephemeral-storage")
 _MOST_TOLERATIONS = 1_000
@@ -101,14 +103,14 @@ def _of_labels(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
 
 
 def _of_taints(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
-    if node.is_cordoned and keeps_away(_CORDON, pod.tolerations):
+    if node.is_cordoned and keeps_away(CORDON, pod.tolerations):
         fix = f"`kubectl uncordon {node.name}`, when its work is done"
         yield Obstacle(NodeDistance.CORDONED, "cordoned", "is cordoned", fix)
     for taint in node.taints:
-        if taint.key == _CORDON.key or not keeps_away(taint, pod.tolerations):
+        if taint.key == CORDON.key or not keeps_away(taint, pod.tolerations):
             continue
         fix = f"write a toleration into the manifest, or `kubectl taint node {node.name} {taint.key}-`"
-        if taint.key.startswith(_OF_KUBERNETES):
+        if taint.key.startswith(OF_KUBERNETES):
             fix = f"`kubectl describe node {node.name}` says what is wrong with it"
         yield Obstacle(NodeDistance.TAINTED, f"tainted {taint.key}", f"has the taint {taint}:{taint.effect}", fix)
 

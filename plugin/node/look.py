@@ -47,12 +47,13 @@ _RESETS_END_WITHIN = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDirectories:
     """The directories that stand for /sys, /dev and /proc, None for one that is not looked at; and `state`, which has
-    the journal, NVML's UUIDs, module IDs and the owners of partitions."""
+    the journal, NVML's UUIDs, module IDs and the owners of partitions. `node` is the node's name, if it is known."""
 
     sys: Path
     dev: Path | None
     proc: Path | None
     state: Path
+    node: str | None = None
 
     @property
     def roots(self) -> Roots:
@@ -95,6 +96,7 @@ async def look(
         identities = await ask(read_identities, places.sys, cards, proc=places.roots.proc, state=places.state)
     return replace(
         latest() or Snapshot(config=config, host=host, inventory=inventory),
+        node=places.node,
         config=config,
         host=host,
         inventory=inventory,

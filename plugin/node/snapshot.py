@@ -49,7 +49,7 @@ class Closely:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All that is known of the node at one moment. None means that a part was not looked at.
+    """All that is known of the node at one moment, and its name. None means that a part was not looked at.
 
     From the kernel: `host`, its `inventory` by the `config`, the `claimable` cards whose vGPUs are made when claimed,
     and `nodes`, the entries of /dev. `refusals` has each device that is bound to vfio for the claim that gets it, with
@@ -68,6 +68,7 @@ class Snapshot:
     config: Config
     host: Host
     inventory: Inventory
+    node: str | None = None
     claimable: tuple[ClaimableCard, ...] = ()
     nodes: DeviceNodes | None = None
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)

@@ -53,10 +53,11 @@ setInterval(async () => {
 def node_page(snapshot: Snapshot, *, sees_node: bool = True) -> Page:
     """Return the node as a page. `sees_node` is False if the node cannot be looked at now, as in the watch."""
     devices = snapshot.inventory.devices
+    heading = title(snapshot) if snapshot.node is None else f"{snapshot.node}: {title(snapshot)}"
     picture = drawn(title(snapshot), layout(snapshot))
     picture.set("role", "img")
     picture.set("aria-label", f"The node as a picture: {title(snapshot)}")
-    parts = [element("h1", title(snapshot)), *_warnings(snapshot, sees_node=sees_node)]
+    parts = [element("h1", heading), *_warnings(snapshot, sees_node=sees_node)]
     if devices:
         parts.append(element("ul", *(_device(snapshot, device) for device in devices)))
         parts.append(element("h2", "Where they are"))
@@ -64,7 +65,7 @@ def node_page(snapshot: Snapshot, *, sees_node: bool = True) -> Page:
         parts.append(frame)
     status = element("p", class_="faint", id="status", role="status")
     return page(
-        f"{title(snapshot)} - gpu-plugin",
+        f"{heading} - gpu-plugin",
         element("main", *parts),
         status,
         style=_STYLE,

@@ -30,6 +30,15 @@ def test_a_card_has_its_user_and_its_place(machine: Machine, pci_ids: PCIIDs) ->
     assert "Not known now: device nodes, functions off the bus, PCIe errors." in text
 
 
+def test_the_nodes_name_is_in_title_and_heading(machine: Machine, pci_ids: PCIIDs) -> None:
+    """Whoever has the pages of several nodes open sees which is which."""
+    seen = replace(snapshot_of(machine("rtx-2060"), pci_ids, sees_pods=True), node="gpu-1")
+    root = html.document_fromstring(node_page(seen).html)
+    heading = root.findtext("body/main/h1")
+    assert heading.startswith("gpu-1: 2 devices: ")
+    assert root.findtext("head/title") == f"{heading} - gpu-plugin"
+
+
 def test_a_node_without_cards_says_so(pci_ids: PCIIDs) -> None:
     nothing = Host(functions={}, groups={}, noiommu=frozenset(), faults=())
     page = node_page(snapshot_of(nothing, pci_ids), sees_node=False)
@@ -41,7 +50,8 @@ def test_a_node_without_cards_says_so(pci_ids: PCIIDs) -> None:
 def test_hostile_names_stay_text(machine: Machine, pci_ids: PCIIDs) -> None:
     names = frozenset({Assignment(f"vms/{HOSTILE}", RESOURCE, GPU)})
     honest = snapshot_of(machine("rtx-2060"), pci_ids, sees_pods=True)
-    hostile = replace(honest, assignments=names, host=replace(honest.host, faults=(Fault(HOSTILE, HOSTILE),)))
+    host = replace(honest.host, faults=(Fault(HOSTILE, HOSTILE),))
+    hostile = replace(honest, node=HOSTILE, assignments=names, host=host)
     page = node_page(hostile)
     assert_closed(page.html, page.policy)
     assert page.policy == node_page(honest).policy

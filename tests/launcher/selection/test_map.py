@@ -17,9 +17,10 @@ from tests.pages import assert_closed
 from tests.plugin.test_page import HOSTILE
 
 OF_DRA = "NVIDIA GeForce RTX 3090"
-TAINT = {"key": "t", "effect": "NoSchedule"}
+TAINT, PREFERRED = ({"key": "t", "effect": effect} for effect in ("NoSchedule", "PreferNoSchedule"))
 RTX = slices_of(machine("two-rtx-3090"), "rtx")
 FIRST = "pci-0000-01-00-0"
+OF_NODE, AWAY = "its node is tainted", "node.kubernetes.io/unreachable"
 
 
 def shown(*objects: Object) -> Any:
@@ -60,23 +61,56 @@ def test_a_card_that_is_tainted_or_whose_node_is_cordoned_is_not_free() -> None:
         (
             f"{OF_DRA}: 2 unavailable",
             [
-                ("unavailable", "0000:01:00.0: tainted: example.com/repair=fan by DeviceTaintRule r"),
+                (
+                    "unavailable",
+                    "0000:01:00.0: its node is cordoned, tainted: example.com/repair=fan by DeviceTaintRule r",
+                ),
                 ("unavailable", "0000:e1:00.0: its node is cordoned"),
             ],
         )
     ]
     (node,) = page.iter("section")
-    assert node.findtext("p") == "16 of 16 cpu free, 32768Mi of 32768Mi memory free, cordoned"
+    assert node.findtext("p") == "16 of 16 cpu free, 32 GiB of 32 GiB memory free, cordoned"
     assert lines(page)[1:] == [
         "Without cards: bare.",
         "Note: no node has a pod here, so all of it counts as free: get nodes,pods -A.",
     ]
 
 
+def test_a_taint_of_a_card_or_of_its_node_is_no_free_card() -> None:
+    """A team's card is for who tolerates its taint; a taint of Kubernetes' own says that the node is broken."""
+    spec = {"deviceSelector": {"driver": words.DRIVER, "pool": "rtx", "device": FIRST}, "taint": TAINT}
+    rule = {"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule", "metadata": {"name": "r"}, "spec": spec}
+    away = {"key": AWAY, "effect": "NoSchedule"}
+    page = shown(
+        *RTX,
+        rule,
+        node_of("team", {RTX_3090: "1"}, taints=[TAINT]),
+        node_of("away", {RTX_3090: "2"}, taints=[TAINT, away]),
+    )
+    assert cards(page) == {
+        "away": [(f"{RTX_3090}: 2 unavailable", [("unavailable", f"2: {OF_NODE}: {AWAY}, {OF_NODE}: t")])],
+        "rtx": [
+            (
+                f"{OF_DRA}: 1 free, 1 tainted",
+                [("tainted", "0000:01:00.0: tainted: t by DeviceTaintRule r"), ("free", "0000:e1:00.0: free")],
+            )
+        ],
+        "team": [(f"{RTX_3090}: 1 tainted", [("tainted", f"1: {OF_NODE}: t")])],
+    }
+    assert page.findtext("body/h1") == "3 nodes, 5 cards: 1 free, 2 tainted, 2 unavailable"
+
+
+def test_sizes_are_as_people_write_them() -> None:
+    asked = {"cpu": "1500m", "memory": "1Mi"}
+    (node,) = shown(node_of("a", {RTX_3090: "1"}), pod_on("a", "p", asked)).iter("section")
+    assert node.findtext("p") == "14.5 of 16 cpu free, 31.9 GiB of 32 GiB memory free"
+
+
 def test_of_a_device_plugin_it_has_who_asked_for_how_many() -> None:
     """No number becomes as many elements; what any number of pods may share is no card."""
     page = shown(
-        node_of("a", {"example.com/fpga": "4000000000"}, capacity={RTX_3090: "5"}, taints=[TAINT]),
+        node_of("a", {"example.com/fpga": "4000000000"}, capacity={RTX_3090: "5"}, taints=[PREFERRED]),
         node_of("b", cordoned=True),
         pod_on("a", "two", {RTX_3090: "2", KVM: "1"}),
         pod_on("a", "over", {RTX_3090: "1"}, phase="Succeeded"),
@@ -95,13 +129,13 @@ def test_of_a_device_plugin_it_has_who_asked_for_how_many() -> None:
     }
     rows = [[cell.text for cell in row] for row in page.iter("tr")]
     assert rows[1:] == [
-        ["example.com/fpga", "4000000000", "0", "0", "1 node"],
-        [RTX_3090, "2", "2", "5", "1 node"],
+        ["example.com/fpga", "4000000000", "0", "0", "0", "1 node"],
+        [RTX_3090, "2", "2", "0", "5", "1 node"],
     ]
-    assert next(page.iter("section")).findtext("p").endswith("tainted: t:NoSchedule")
+    assert next(page.iter("section")).findtext("p").endswith("tainted: t:PreferNoSchedule")
     assert lines(page)[1] == "Waiting for a node: ml/late; kubectl gpuvm why says why."
     assert [option.text for option in page.iter("option")] == [
-        "all", "example.com/fpga", RTX_3090, "all", "free", "taken", "unavailable",
+        "all", "example.com/fpga", RTX_3090, "all", "free", "taken", "tainted", "unavailable",
     ]  # fmt: skip
 
 
