@@ -10,6 +10,8 @@ VERBS = {
     "list": "vms:list_vms",
     "why": "why",
     "map": "map:map_cluster",
+    "cordon": "cordon",
+    "uncordon": "cordon",
     "start": "power",
     "stop": "power",
     "restart": "power",

@@ -70,7 +70,7 @@ def fit_of(kubectl: Kubectl, pod: Pod) -> Fit:
 def map_of(kubectl: Kubectl) -> bytes:
     """Return the page that `gpu-launcher map` makes of the whole cluster. Refusal where the user may not list it."""
     words = ("map", "--cluster", "-")
-    answer = gpu_launcher(*words, given=kubectl.cluster(_NODES, _TAKEN, _RULES))
+    answer = gpu_launcher(*words, given=kubectl.cluster(_NODES, _TAKEN, _RULES, beside=kubectl.cordons()))
     if answer.code:
         raise error_of(answer, ["gpu-launcher", *words])
     return answer.out

@@ -33,6 +33,7 @@ from gpuvm.objects import (
     objects_in,
 )
 from gpuvm.process import NOT_REACHED, SECONDS, answered, become, error_of, passed_on
+from pci.cordons import CONFIG_MAP
 from program.document import NotYAML, decoded, read_documents
 from program.errors import Nonsense, ProgramError, Refusal, UserError
 from program.problem import Problem, printable
@@ -47,6 +48,8 @@ _UNCHANGEABLE = ("Pod", "Job")
 _CANNOT_CHANGE = re.compile(r"may not change fields|field is immutable")
 _UNSERVED = "the server doesn't have a resource type"
 _MARKS = {"stopped": STOPPED, "suspended": SUSPENDED}
+#: Where deploy/plugin and deploy/chart's page have the plugin.
+PLUGIN_NAMESPACE = "kube-system"
 _ENFORCED = "pod-security.kubernetes.io/enforce"
 
 #: What the API server, the scheduler and the kubelet put into a Pod's spec, and would not take from a new one or would
@@ -121,10 +124,27 @@ class Kubectl:
         names = [_one("resourceclaim", name) for name in pod.claim_names]
         return self._get([*names, f"--namespace={pod.metadata.namespace}"], ResourceClaim) if names else []
 
-    def cluster(self, kinds: str, *more: str) -> bytes:
-        """Return the objects of these kinds of the whole cluster as JSON for gpu-launcher, and of `more` kinds, of each
-        where the API server serves them. Refusal where the user may not list them."""
-        objects = self._everywhere(kinds)
+    def all_claims(self) -> list[ResourceClaim]:
+        """Return the claims of all namespaces, where the API server has DRA."""
+        ask = ["resourceclaims", "--all-namespaces"]
+        return self._if_served(lambda: self._get(ask, ResourceClaim, LONGEST))
+
+    def user(self) -> str:
+        """Return who the API server says that the user is."""
+        command = ["auth", "whoami", "-o", "json"]
+        user = self._read(self._output(command), self._command(command))[0].get("status", {}).get("userInfo", {})
+        return str(user.get("username", ""))
+
+    def cordons(self) -> list[Any]:
+        """Return the ConfigMap of the cards that are out of service; none for a user who may not see it."""
+        with suppress(Refusal):
+            return self._listed([_one("configmap", CONFIG_MAP), f"--namespace={PLUGIN_NAMESPACE}"])
+        return []
+
+    def cluster(self, kinds: str, *more: str, beside: Iterable[Any] = ()) -> bytes:
+        """Return the objects of these kinds of the whole cluster as JSON for gpu-launcher, of `more` kinds, of each
+        where the API server serves them, and those `beside`. Refusal where the user may not list them."""
+        objects = [*self._everywhere(kinds), *beside]
         for each in more:
             objects += self._if_served(partial(self._everywhere, each))
         return json.dumps({"items": objects}).encode()
@@ -195,6 +215,11 @@ class Kubectl:
         """Say in a record what its VM is: `stopped` when, or `suspended` to which claim; "" for not so."""
         words = [f"{_MARKS[name]}={value}" if value else f"{_MARKS[name]}-" for name, value in annotations.items()]
         self._output(["annotate", _one("configmap", record.name), *words, "--overwrite"])
+
+    def set_data(self, config_map: str, key: str, value: str | None) -> None:
+        """Write a key of a ConfigMap, or take it away, and nothing else of it."""
+        patch = json.dumps({"data": {key: value}})
+        self._output(["patch", _one("configmap", config_map), "--type=merge", "--patch", patch])
 
     def delete(self, old: VMObject, others: Iterable[AnyObject]) -> None:
         """Delete an object and others with it, and wait for their end, as long as its guest may take."""

@@ -25,6 +25,8 @@ from pydantic import (
 from pydantic import AliasPath as At
 from pydantic.alias_generators import to_camel
 
+from pci.address import PCIAddress
+from pci.slices import DRIVER, device_name_of
 from program.errors import Nonsense
 from program.problem import printable
 
@@ -334,6 +336,18 @@ class ClaimedDevice(_Device):
 class ResourceClaim(AnyObject):
     results: tuple[AllocatedDevice, ...] = Field((), validation_alias=At("status", "allocation", "devices", "results"))
     devices: tuple[ClaimedDevice, ...] = Field((), validation_alias=At("status", "devices"))
+    reserved_for: tuple[_Named, ...] = Field((), validation_alias=At("status", "reservedFor"))
+
+    def __str__(self) -> str:
+        pods = ", ".join(each.name for each in self.reserved_for)
+        return f"claim {self.place}" + (f" of {pods}" if pods else "")
+
+    def has(self, node: str, address: PCIAddress) -> bool:
+        """Return whether it has this card of a node, or a vGPU of it."""
+        name = device_name_of(address)
+        vgpus = f"vgpu-{name.removeprefix('pci-')}-"
+        of_node = [each.device for each in self.results if (each.driver, each.pool) == (DRIVER, node)]
+        return any(each == name or each.startswith(vgpus) for each in of_node)
 
 
 def objects_in(text: bytes) -> list[Any]:

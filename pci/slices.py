@@ -49,6 +49,8 @@ MEMORY = "memory"
 
 #: The taint of a device that cannot be handed out now; its value says why, as far as a label's value can.
 UNHEALTHY = "gpu-launcher.dev/unhealthy"
+#: The taint of a device that is out of service (pci.cordons); its value says who did it, as far as a label's value can.
+CORDONED = "gpu-launcher.dev/cordoned"
 
 #: As in an object: {"string": "10de"}, {"int": 1}.
 Value: TypeAlias = dict[str, str | int | bool]
@@ -60,6 +62,11 @@ _DIGEST = 8  # hexadecimal digits
 
 #: Any UUID: the namespace of ours.
 _PLACES = uuid.UUID("6d5b1c0e-63b8-5c9c-9a34-0f6c1d0b8a52")
+
+
+def device_name_of(address: object) -> str:
+    """Return the name of the device with this PCI address: `pci-0000-41-00-0`."""
+    return f"pci-{str(address).replace(':', '-').replace('.', '-')}"
 
 
 def fitted(text: str) -> str:

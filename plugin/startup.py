@@ -62,7 +62,11 @@ class ServeFlags:
         Flag("This plugin's pod: a kubelet that does not list it lists too few.", metavar="NAMESPACE/NAME"),
     ] = None
     own_node: Annotated[
-        str | None, Flag("The node's name, for its page.  [default: that of --node-name]", envvar="OWN_NODE")
+        str | None,
+        Flag("The node's name, for its page and --cordons.  [default: that of --node-name]", envvar="OWN_NODE"),
+    ] = None
+    cordons: Annotated[
+        Path | None, Flag("The directory of the ConfigMap that has the cards that are out of service.")
     ] = None
     node_name: Annotated[
         str | None,
@@ -132,6 +136,7 @@ def start(flags: ServeFlags, reader: Reader) -> None:
         dev=flags.dev,
         state=flags.state,
         node=flags.own_node or flags.node_name,
+        cordons=flags.cordons,
         reader=reader,
         pod_resources=flags.pod_resources,
         names=read_pci_ids(flags.pci_ids),
@@ -139,6 +144,8 @@ def start(flags: ServeFlags, reader: Reader) -> None:
         read_config=read_config,
         rescan=flags.rescan,
     )
+    if flags.cordons is not None and sources.node is None:
+        raise UserError("--cordons", "is of all nodes, and this one's name is not known", "name it with --own-node")
     if flags.allow_host and flags.metrics is None and flags.health is None:
         raise UserError(ALLOW_HOST, "is for a port that is served", "add --metrics or --health, or leave it out")
     metrics, health = (

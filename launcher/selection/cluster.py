@@ -17,6 +17,8 @@ from launcher.selection.objects import EXPECTED, called, mapping_of, names, obje
 from launcher.selection.requests import Amounts, amount_of
 from launcher.selection.taints import Taint, TaintRule, read_rule, read_taint
 from pci import slices as words
+from pci.address import PCIAddress
+from pci.cordons import CONFIG_MAP, Cordon, read_cordons
 from program.errors import Nonsense, UserError
 
 T = TypeVar("T")
@@ -105,7 +107,7 @@ class Cluster:
     that DRA serves by its name. `claims` and `templates`: the objects by namespace and name. `others`: the number of
     slices for nodes by label, which are not looked at. `counters`: what each has in all; `left`: beside the devices
     that somebody has. `states`: the nodes by name, if Nodes were given. `waiting`: the pods without a node, as
-    NAMESPACE/NAME."""
+    NAMESPACE/NAME. `cordons`: the cards that are out of service, by node and PCI address."""
 
     nodes: tuple[Node, ...]
     taken: Mapping[PublishedID, Holder]
@@ -118,6 +120,7 @@ class Cluster:
     left: Mapping[Counter, Decimal] = field(default_factory=dict)
     states: Mapping[str, NodeState] = field(default_factory=dict)
     waiting: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    cordons: Mapping[tuple[str, PCIAddress], Cordon] = field(default_factory=dict)
 
     @property
     def publishes(self) -> bool:
@@ -182,7 +185,15 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
         left=left,
         states=states,
         waiting=waiting,
+        cordons=_cordons(objects),
     )
+
+
+def _cordons(objects: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, PCIAddress], Cordon]:
+    for each in objects:
+        if each.get("kind") == "ConfigMap" and names(each)[1] == CONFIG_MAP:
+            return read_cordons({key: str(text) for key, text in part_of(each, "data", each).items()})
+    return {}
 
 
 def selectors_of(part: Mapping[str, Any], owner: Mapping[str, Any]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from launcher.selection.obstacles import CORDON, OF_KUBERNETES
 from launcher.selection.requests import requests_of
 from launcher.selection.taints import keeps_away
 from pci import slices as words
+from pci.cordons import Cordon
 from pci.resource import NodeDevice
 from program.output import natural_key
 from program.problem import listed
@@ -103,24 +104,28 @@ class Cards:
 def cards_of(node: Node, cluster: Cluster) -> list[Cards]:
     """Return a node's cards by model; those of DRA one by one, in the order of publication."""
     state = cluster.states.get(node.name)
-    cards = [*_published(node, cluster), *(() if state is None else _counted(state))]
+    of_plugin = () if state is None else _counted(state, has_cordons=bool(_cordons(node, cluster)))
+    cards = [*_published(node, cluster), *of_plugin]
     return sorted(cards, key=lambda each: each.model)
 
 
 def _published(node: Node, cluster: Cluster) -> Iterator[Cards]:
     of_node, its_taints = _kept_from(cluster.states.get(node.name))
+    cordons = _cordons(node, cluster)
     for device in node.devices:
         place = device.attribute(words.PCI_BUS_ID) or device.id.name
         model = device.product or device.id.driver
         taints = [taint for taint in device.taints if keeps_away(taint, ())]
-        ours = [taint for taint in taints if taint.key == words.UNHEALTHY]
-        why = [] if device.cannot is None else [device.cannot]
-        why += [f"tainted: {taint}" for taint in ours]
+        ours = [taint for taint in taints if taint.key in (words.CORDONED, words.UNHEALTHY)]
+        cordon = cordons.get(device.attribute(words.PCI_BUS_ID))
+        why = [] if cordon is None else [f"out of service {cordon}"]
+        why += [] if device.cannot is None else [device.cannot]
+        why += [f"tainted: {taint}" for taint in ours if cordon is None or taint.key != words.CORDONED]
         why += [] if cluster.has_room(device) else ["its card has no room left for it"]
         why += of_node
         tainted = [*(f"tainted: {taint}" for taint in taints if taint not in ours), *its_taints]
         if (holder := cluster.taken.get(device.id)) is not None:
-            yield Cards(model, CardState.TAKEN, f"{place}: {holder}")
+            yield Cards(model, CardState.TAKEN, ", ".join([f"{place}: {holder}", *why[: cordon is not None]]))
         elif why:
             yield Cards(model, CardState.UNAVAILABLE, f"{place}: {', '.join([*why, *tainted])}")
         elif tainted:
@@ -129,7 +134,7 @@ def _published(node: Node, cluster: Cluster) -> Iterator[Cards]:
             yield Cards(model, CardState.FREE, f"{place}: free")
 
 
-def _counted(node: NodeState) -> Iterator[Cards]:
+def _counted(node: NodeState, *, has_cordons: bool) -> Iterator[Cards]:
     """Yield what device plugins offer there."""
     of_node, tainted = _kept_from(node)
     for resource in {**node.capacity, **node.allocatable}:
@@ -142,7 +147,13 @@ def _counted(node: NodeState) -> Iterator[Cards]:
             state = CardState.UNAVAILABLE if of_node else CardState.TAINTED if tainted else CardState.FREE
             yield Cards(resource, state, f"{free}: {', '.join([*of_node, *tainted]) or state.value}", free)
         if (unhealthy := int(node.capacity.get(resource, 0) - node.allocatable.get(resource, 0))) > 0:
-            yield Cards(resource, CardState.UNAVAILABLE, f"{unhealthy}: unhealthy", unhealthy)
+            why = "unhealthy or out of service" if has_cordons else "unhealthy"
+            yield Cards(resource, CardState.UNAVAILABLE, f"{unhealthy}: {why}", unhealthy)
+
+
+def _cordons(node: Node, cluster: Cluster) -> Mapping[str, Cordon]:
+    """Return a node's cards that are out of service, by PCI address."""
+    return {str(address): cordon for (name, address), cordon in cluster.cordons.items() if name == node.name}
 
 
 def _kept_from(node: NodeState | None) -> tuple[list[str], list[str]]:
@@ -244,6 +255,9 @@ def _section(node: Node, cards: list[Cards], models: Mapping[str, int], cluster:
     if (state := cluster.states.get(node.name)) is not None:
         parts.append(element("p", _room(state), class_="faint"))
     parts += [element("p", text, class_="alarm") for text in node.broken]
+    by_dra = {device.attribute(words.PCI_BUS_ID) for device in node.devices}
+    left = {address: cordon for address, cordon in _cordons(node, cluster).items() if address not in by_dra}
+    parts += [element("p", f"{address} is out of service {cordon}") for address, cordon in left.items()]
     for model, its in groupby(cards, key=lambda each: each.model):
         group = list(its)
         rows = [element("li", each.text, class_=each.state.value) for each in group]

@@ -99,7 +99,7 @@ def _heading(snapshot: Snapshot, device: Device) -> Iterator[str]:
     """Yield what a device is and whether it is on offer; the reason against it is among the findings."""
     state, user = snapshot.state(device), snapshot.user(device)
     offered = "not offered" if state is DeviceState.WITHHELD else device.resource
-    unhealthy = ", unhealthy" if state is DeviceState.UNHEALTHY else ""
+    unhealthy = f", {state}" if state in (DeviceState.CORDONED, DeviceState.UNHEALTHY) else ""
     used = "" if user is None else f", in use by {user}"
     yield from _wrapped("", f"{device.id}  {device.model}")
     others = ", ".join(what(member) for member in device.members if member not in device.functions)

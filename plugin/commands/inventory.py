@@ -76,6 +76,7 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
         if (deadly := _deadly_reset(snapshot, device)) is not None
     ]
     lines += [f"{device.id} {left}" for device in snapshot.inventory.offered for left in device.left_behind]
+    lines += [f"{address} is out of service, and no device of this node" for address in snapshot.stray_cordons]
     lines += [f"not read: {fault}" for fault in snapshot.not_read]
     if (sight := snapshot.partitions) is not None:
         lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
@@ -95,6 +96,7 @@ def _row(snapshot: Snapshot, device: Device) -> tuple[str, str, str, str, str, s
     else:
         user = snapshot.user(device)
         offered = str(device.resource) if user is None else f"{device.resource}, in use by {user}"
+        offered += "" if reason is None else f", {state}: {reason}"
     return (
         device.id,
         device.model,
@@ -127,6 +129,7 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 if (holder := snapshot.holders.get(device.id)) is not None and holder.is_certain
                 else None,
                 "claim": snapshot.claim(device),
+                "cordon": None if (cordon := snapshot.cordon(device)) is None else cordon.as_json(),
                 "iommuGroup": device.iommu_group,
                 "iommuGroups": list(device.iommu_groups),
                 "numaNode": device.numa_node,

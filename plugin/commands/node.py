@@ -20,6 +20,7 @@ from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs, req
 from plugin.node.look import NodeDirectories, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
+from program.errors import UserError
 from program.flags import Flag
 from program.problem import Problem
 
@@ -56,6 +57,14 @@ class NodeFlags:
         Path | None,
         Flag("Where it is kept who has which partition.  [default: /var/lib/gpu-plugin, none with --sysfs]"),
     ] = None
+    own_node: Annotated[str | None, Flag("The node's name, for --cordons.", envvar="OWN_NODE")] = None
+    cordons: Annotated[
+        Path | None,
+        Flag(
+            "The directory of the ConfigMap that has the cards that are out of service.  [default: as in the plugin's "
+            "pod, none with --sysfs]"
+        ),
+    ] = None
     dra_state: Annotated[
         Path | None,
         Flag(f"Where the DRA driver keeps what it has prepared.  [default: {DRA_STATE}, none with --sysfs]"),
@@ -67,7 +76,7 @@ def in_pod(flags: NodeFlags, root: Path = Path("/")) -> NodeFlags:
     where its pod has them (deploy/plugin, deploy/dra): so every command there sees a card as the plugin does."""
     if flags.sysfs != _SYS:
         return flags
-    config, host = root / "etc/gpu-plugin/config.yaml", root / "host"
+    config, cordons, host = root / "etc/gpu-plugin/config.yaml", root / "etc/gpu-plugin-cordons", root / "host"
 
     def there(name: str) -> Path | None:
         return host / name if os.path.isdir(host / name) else None  # noqa: PTH112 (it may raise)
@@ -75,6 +84,7 @@ def in_pod(flags: NodeFlags, root: Path = Path("/")) -> NodeFlags:
     return replace(
         flags,
         config=flags.config or (config if os.path.isfile(config) else None),  # noqa: PTH113
+        cordons=flags.cordons or (cordons if os.path.isdir(cordons) else None),  # noqa: PTH112
         sysfs=there("sys") or _SYS,
         proc=flags.proc or there("proc"),
         dev=flags.dev or there("dev"),
@@ -86,8 +96,10 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     is another tree, it is not looked at. ProgramError if the node cannot be read, a named directory is not there, or a
     named socket does not answer."""
     is_this_node = flags.sysfs == _SYS
-    for flag in ("proc", "dev", "state", "dra_state"):
+    for flag in ("proc", "dev", "state", "cordons", "dra_state"):
         require_directory(f"--{flag.replace('_', '-')}", getattr(flags, flag))
+    if flags.cordons is not None and flags.own_node is None:
+        raise UserError("--cordons", "is of all nodes, and this one's name is not known", "name it with --own-node")
     flags = in_pod(flags)
     sysfs, proc, dev, state, dra_state = flags.sysfs, flags.proc, flags.dev, flags.state, flags.dra_state
     if is_this_node:
@@ -96,7 +108,14 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     async def ask(read: Any, sys: Path, *arguments: Any, **named: Any) -> Any:
         return sysfs_child.ask(read, sys, *arguments, **named)[0]
 
-    places = NodeDirectories(sys=sysfs, dev=dev, proc=proc, state=state or (STATE if is_this_node else _beside(sysfs)))
+    places = NodeDirectories(
+        sys=sysfs,
+        dev=dev,
+        proc=proc,
+        state=state or (STATE if is_this_node else _beside(sysfs)),
+        node=flags.own_node,
+        cordons=flags.cordons,
+    )
     looking = look_at_all(
         places,
         names,

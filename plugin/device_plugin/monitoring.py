@@ -26,6 +26,7 @@ NODE = "/"
 
 K = TypeVar("K", bound=tuple[str, ...])
 
+_NOT_HANDED_OUT = (DeviceState.CORDONED, DeviceState.UNHEALTHY, DeviceState.WITHHELD)
 _SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
 
 
@@ -123,7 +124,7 @@ class _Collector:
         yield by_state
         devices = GaugeMetricFamily(
             "gpu_plugin_device",
-            "1 for each device of the node: healthy, unhealthy (listed, not handed out) or withheld, and why.",
+            "1 for each device of the node: healthy; cordoned or unhealthy (not handed out); withheld; and why.",
             labels=["device", "resource", "model", "numa_node", "state", "reason"],
         )
         in_use = GaugeMetricFamily(
@@ -133,11 +134,7 @@ class _Collector:
         )
         for device in snapshot.inventory.devices:
             reason = snapshot.reason(device)
-            state = (
-                str(each)
-                if (each := snapshot.state(device)) in (DeviceState.UNHEALTHY, DeviceState.WITHHELD)
-                else "healthy"
-            )
+            state = each if (each := snapshot.state(device)) in _NOT_HANDED_OUT else "healthy"
             numa_node = "" if device.numa_node is None else str(device.numa_node)
             devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, str(reason or "")], 1)
             if (holder := snapshot.holders.get(device.id)) is not None and holder.is_certain:

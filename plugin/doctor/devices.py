@@ -22,7 +22,7 @@ from plugin.cards.inventory import (
 from plugin.cards.rules import NOTHING, is_left_to_the_node, wanted_settings
 from plugin.doctor.finding import Check, NodeFinding, error, note, warning
 from plugin.doctor.iommu import why_there_is_none
-from plugin.node.snapshot import Snapshot
+from plugin.node.snapshot import DeviceState, Snapshot
 
 
 def size(number: int) -> str:
@@ -100,7 +100,9 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
             yield note(Check.BOOT_VGA, wrong, of=device.id)  # there is no other that could have it
     if reason is None:
         return
-    if device.withheld in (BMC_SCREEN, CONSOLE) or is_for_parts(snapshot, device):
+    if snapshot.state(device) is DeviceState.CORDONED:
+        yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
+    elif device.withheld in (BMC_SCREEN, CONSOLE) or is_for_parts(snapshot, device):
         # These stay what they are: of a card in parts guests get the parts.
         yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
     elif has_screen and not is_on_vfio(lead):

@@ -124,7 +124,8 @@ class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
         vgpus = {name: snapshot.inventory.by_id.get(device) for device, name in snapshot.claimable_names.items()}
         named += [(name, device) for name, device in vgpus.items() if device is not None]
         for name, device in named:
-            reason = snapshot.reason(device)
+            # Who has a card that is out of service keeps it.
+            reason = snapshot.trouble(device)
             devices.append(
                 health_pb2.DeviceHealth(
                     device=health_pb2.DeviceIdentifier(pool_name=self._node, device_name=name),

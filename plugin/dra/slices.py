@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pci import slices as words
+from pci.cordons import Cordon
 from pci.memory import memory_of
 from pci.nvml_names import nvml_name
 from pci.slices import Attributes
@@ -104,10 +105,10 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
     share = sharing(types, mixed_sizes=card.mixed_sizes, memory=card.memory, functions=card.places, others=others)
     counters = sorted(share.left)
     sets = {
-        f"{device_name_of(card.function.address)}-{number}": counters[at : at + COUNTERS_IN_A_SET]
+        f"{words.device_name_of(card.function.address)}-{number}": counters[at : at + COUNTERS_IN_A_SET]
         for number, at in enumerate(range(0, len(counters), COUNTERS_IN_A_SET))
     }
-    taints = {} if (reason := snapshot.unclaimable) is None else _taints(reason)
+    taints = _taints(snapshot.cordons.get(card.function.address), snapshot.unclaimable)
     devices: list[SliceObject] = []
     for vgpu in card.vgpus:
         consumed = share.consumed[vgpu.type, vgpu.number]
@@ -159,16 +160,11 @@ def slice_name(node: str, number: int) -> str:
 
 def device_name(device: Device) -> str:
     """Return the device's name in its pool, a DNS label: `pci-0000-41-00-0`, `mdev-` and a UUID."""
-    return device_name_of(device.id) if device.mdev is None else f"mdev-{device.id}"
-
-
-def device_name_of(address: object) -> str:
-    """Return the name of the device with this PCI address: `pci-0000-41-00-0`."""
-    return f"pci-{str(address).replace(':', '-').replace('.', '-')}"
+    return words.device_name_of(device.id) if device.mdev is None else f"mdev-{device.id}"
 
 
 def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
-    """Return the device in a slice: its name, attributes and capacity, and a taint if it cannot be handed out now."""
+    """Return the device in a slice: its name, attributes and capacity, and taints if it cannot be handed out now."""
     published: SliceObject = {
         "name": device_name(device),
         "attributes": attributes(device, node, snapshot.place(device), snapshot.identity(device)),
@@ -178,13 +174,16 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
     if device.to_bind or snapshot.place(device):
         # It is bound, or its partition activated, for its claim; the slice's nodeName binds the claim to the node.
         published |= {"bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
-    if (reason := snapshot.reason(device)) is not None:
-        published |= _taints(reason)
-    return published
+    return published | _taints(snapshot.cordon(device), snapshot.trouble(device))
 
 
-def _taints(reason: Hindrance) -> SliceObject:
-    return {"taints": [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]}
+def _taints(cordon: Cordon | None, trouble: Hindrance | None) -> SliceObject:
+    values = {
+        **({} if cordon is None else {words.CORDONED: f"by {cordon.by or 'nobody knows whom'}"}),
+        **({} if trouble is None else {words.UNHEALTHY: trouble.wrong}),
+    }
+    taints = [{"key": key, "value": taint_value(text), "effect": "NoSchedule"} for key, text in values.items()]
+    return {"taints": taints} if taints else {}
 
 
 def attributes(
@@ -253,6 +252,6 @@ def _with_seller(name: str, vendor_id: int) -> str:
     return name if seller is None or seller.upper() in name.upper() else f"{seller} {name}"
 
 
-def taint_value(reason: Hindrance) -> str:
+def taint_value(text: str) -> str:
     """Return why a device cannot be handed out, as a label's value: `is-bound-to-snd_hda_intel`."""
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", reason.wrong)[:_LONGEST_TAINT].strip("-_.")
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:_LONGEST_TAINT].strip("-_.")

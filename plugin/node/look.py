@@ -30,6 +30,7 @@ from plugin.fabric.modules import read_module_ids
 from plugin.fabric.status import FabricStatus, serves_without
 from plugin.kinds.card import refusals
 from plugin.kinds.cut import still_there, types_of
+from plugin.node.cordons import cordons_of
 from plugin.node.snapshot import Closely, Snapshot, peers_of
 from plugin.nvml import Identities, read_identities
 from plugin.state_files import Broken
@@ -47,13 +48,15 @@ _RESETS_END_WITHIN = 2.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDirectories:
     """The directories that stand for /sys, /dev and /proc, None for one that is not looked at; and `state`, which has
-    the journal, NVML's UUIDs, module IDs and the owners of partitions. `node` is the node's name, if it is known."""
+    the journal, NVML's UUIDs, module IDs and the owners of partitions. `node` is the node's name, if it is known;
+    `cordons` has a file for each card of the cluster that is out of service."""
 
     sys: Path
     dev: Path | None
     proc: Path | None
     state: Path
     node: str | None = None
+    cordons: Path | None = None
 
     @property
     def roots(self) -> Roots:
@@ -97,6 +100,7 @@ async def look(
     return replace(
         latest() or Snapshot(config=config, host=host, inventory=inventory),
         node=places.node,
+        cordons={} if places.cordons is None or places.node is None else cordons_of(places.node, places.cordons),
         config=config,
         host=host,
         inventory=inventory,

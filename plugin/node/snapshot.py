@@ -6,6 +6,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from pci.address import PCIAddress
+from pci.cordons import Cordon
 from pci.functions import is_gpu, is_integrated_gpu, what
 from pci.host import Details, Fault, Function, Host, PeerToPeer, Platform
 from pci.viability import Hindrance
@@ -31,6 +32,7 @@ class DeviceState(StrEnum):
     FREE = "free"
     ON_OFFER = "on offer"
     IN_USE = "in use"
+    CORDONED = "cordoned"
     UNHEALTHY = "unhealthy"
     WITHHELD = "withheld"
 
@@ -51,6 +53,8 @@ class Closely:
 class Snapshot:
     """All that is known of the node at one moment, and its name. None means that a part was not looked at.
 
+    `cordons` are the node's cards that an operator took out of service.
+
     From the kernel: `host`, its `inventory` by the `config`, the `claimable` cards whose vGPUs are made when claimed,
     and `nodes`, the entries of /dev. `refusals` has each device that is bound to vfio for the claim that gets it, with
     the reason why it cannot be bound now, or None. `identities`: what NVML calls NVIDIA's cards. `journal_trouble`: why
@@ -69,6 +73,7 @@ class Snapshot:
     host: Host
     inventory: Inventory
     node: str | None = None
+    cordons: Mapping[PCIAddress, Cordon] = field(default_factory=dict)
     claimable: tuple[ClaimableCard, ...] = ()
     nodes: DeviceNodes | None = None
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
@@ -156,14 +161,42 @@ class Snapshot:
         """Why devices on offer are unhealthy, by device ID; without the healthy ones."""
         return {device.id: why for device in self.inventory.offered if (why := self._trouble(device)) is not None}
 
-    def reason(self, device: Device) -> Hindrance | None:
-        """Return why the device cannot be handed out now; None if it can."""
+    def trouble(self, device: Device) -> Hindrance | None:
+        """Return what is wrong with a device, whether or not it is out of service; None if nothing is."""
         return device.withheld or self.troubles.get(device.id)
 
+    def cordon(self, device: Device) -> Cordon | None:
+        """Return who took a device out of service; None if it is in service. A card's virtual functions and mediated
+        devices go with it."""
+        address = self._cordoned(device)
+        return None if address is None else self.cordons[address]
+
+    def _cordoned(self, device: Device) -> PCIAddress | None:
+        addresses = {device.lead.card, *(function.address for function in device.functions)}
+        return next((address for address in self.cordons if address in addresses), None)
+
+    @property
+    def stray_cordons(self) -> tuple[PCIAddress, ...]:
+        """The addresses that are out of service, and of no device here."""
+        devices = self.inventory.devices
+        known = {address for each in devices for address in (each.lead.card, *(one.address for one in each.functions))}
+        return tuple(address for address in self.cordons if address not in known)
+
+    def reason(self, device: Device) -> Hindrance | None:
+        """Return why the device cannot be handed out now; None if it can."""
+        trouble, cordoned = self.trouble(device), self._cordoned(device)
+        if device.withheld is not None or cordoned is None:
+            return trouble
+        wrong = f"is out of service {self.cordons[cordoned]}" + ("" if trouble is None else f", and {trouble.wrong}")
+        return Hindrance(wrong, f"`kubectl gpuvm uncordon {self.node}/{cordoned}` has it in service again")
+
     def state(self, device: Device) -> DeviceState:
-        """Return a device's state. A device with a trouble is UNHEALTHY, whether or not a pod has it."""
+        """Return a device's state. One that is out of service is CORDONED, whatever else is wrong with it, and one with
+        a trouble is UNHEALTHY, whether or not a pod has it."""
         if device.withheld is not None:
             return DeviceState.WITHHELD
+        if self.cordon(device) is not None:
+            return DeviceState.CORDONED
         if device.id in self.troubles:
             return DeviceState.UNHEALTHY
         if self.user(device) is not None:
@@ -189,7 +222,7 @@ class Snapshot:
     def listing(self, resource: str) -> tuple[tuple[str, bool, int | None], ...]:
         """Return the kubelet's list for a resource: ID, True if healthy, NUMA node."""
         return tuple(
-            (device.id, device.id not in self.troubles, device.numa_node)
+            (device.id, self.reason(device) is None, device.numa_node)
             for device in self.inventory.listed.get(resource, ())
         )
 

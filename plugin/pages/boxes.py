@@ -25,6 +25,7 @@ class Style(Enum):
     FREE = DeviceState.FREE, "on offer, and no pod has it", "#009e73", "#e5f5ef"
     ON_OFFER = DeviceState.ON_OFFER, "the kubelet may hand it out", "#009e73", "#e5f5ef"
     IN_USE = DeviceState.IN_USE, "a pod has it", "#0072b2", "#e3eff8"
+    CORDONED = DeviceState.CORDONED, "out of service, by whom and since when that number says", "#e69f00", "#fdf4e0"
     UNHEALTHY = (
         DeviceState.UNHEALTHY,
         "on offer, but handed out to nobody, for the reason of that number",
@@ -103,7 +104,7 @@ def title(snapshot: Snapshot) -> str:
     listed = len(devices) - count[DeviceState.WITHHELD]
     counts = [
         f"{count[state]} {state}"
-        for state in (DeviceState.FREE, DeviceState.IN_USE, DeviceState.UNHEALTHY)
+        for state in (DeviceState.FREE, DeviceState.IN_USE, DeviceState.CORDONED, DeviceState.UNHEALTHY)
         if count[state]
     ]
     of_them = f" ({', '.join(counts)})" if counts else ""

@@ -79,6 +79,7 @@ def _warnings(snapshot: Snapshot, *, sees_node: bool) -> list[Element]:
     sentences = [] if sees_node else ["The node cannot be looked at now: everything stands as it was seen last."]
     if snapshot.unknown:
         sentences.append(f"Not known now: {', '.join(snapshot.unknown)}.")
+    sentences += [f"Out of service, and no device of this node: {address}." for address in snapshot.stray_cordons]
     sentences += [f"Not read: {each}" for each in snapshot.not_read]
     return [element("p", text, class_="alarm") for text in sentences]
 

@@ -17,7 +17,8 @@ _log = logging.getLogger(__name__)
 class Bells:
     """A bell for each thing that may have changed.
 
-    `sysfs` rings at the kernel's event about a device, and when it answers at last for a silent file; `nodes` when an
+    `sysfs` rings at the kernel's event about a device, when it answers at last for a silent file, and when a card may
+    have gone out of service or come back; `nodes` when an
     entry comes or goes in /dev; `config` when the config file may have changed; `kubelet` when the kubelet may have
     given out or taken back a device.
     """
@@ -38,6 +39,8 @@ def listening(sources: Sources, ending: asyncio.Event) -> Iterator[Bells]:
         if sources.config is not None:
             # A changed ConfigMap is another link in the file's directory; an editor may write the file in its place.
             stack.enter_context(directories([sources.config.absolute().parent], bells.config.ring, written=True))
+        if sources.cordons is not None:
+            stack.enter_context(directories([sources.cordons], bells.sysfs.ring, written=True))
         try:
             stack.enter_context(uevents(bells.sysfs.ring))
         except OSError as error:

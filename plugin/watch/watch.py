@@ -16,7 +16,7 @@ from plugin.cards.config import Config
 from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
 from plugin.node.look import NodeDirectories, look
-from plugin.node.snapshot import Snapshot
+from plugin.node.snapshot import DeviceState, Snapshot
 from plugin.watch.reader import Reader
 from program.errors import ProgramError
 
@@ -176,6 +176,8 @@ def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
         details = {"device": device.id, "resource": device.resource, "reason": None if reason is None else str(reason)}
         if reason is None:
             offered[device.model, device.resource].append(device.id)
+        elif snapshot.state(device) is DeviceState.CORDONED:
+            _log.info("%s (%s) is handed out to nobody: it %s", device.id, device.model, reason, extra=details)
         elif device.withheld is None:
             _log.warning("%s (%s) is unhealthy: it %s", device.id, device.model, reason, extra=details)
         else:
@@ -186,6 +188,8 @@ def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
         _log.info("%s (%s) %s on offer as %s", ", ".join(devices), model, verb, resource, extra=fields)
     for gone in sorted(known.keys() - snapshot.inventory.by_id.keys()):
         _log.warning("%s is gone", gone, extra={"device": gone})
+    for address in sorted(set(snapshot.stray_cordons) - set(before.stray_cordons if before else ())):
+        _log.warning("%s is out of service by `kubectl gpuvm cordon`, and no device of this node", address)
     for fault in sorted(map(str, set(snapshot.host.faults) - set(before.host.faults if before else ()))):
         _log.warning("sysfs: %s", fault)
     for what, trouble, former in (

@@ -97,6 +97,7 @@ def templates() -> dict[str, str]:
     rights = "---\n".join(_text(_patched(rule)) for rule in _objects("dra/rbac.yaml"))
     made = {
         "configmap.yaml": _config_map("gpu-plugin", "config.yaml", _config()),
+        "cordons.yaml": _in_namespace(_read("plugin/cordons.yaml")),
         "dashboard.yaml": _if(".Values.monitoring.dashboard", _dashboard()),
         "daemonset.yaml": _text(_with_values(daemon_set)),
         "networkpolicy.yaml": _if(".Values.networkPolicy", _text(_with_sources(policy))),

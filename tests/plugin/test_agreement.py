@@ -181,7 +181,7 @@ def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
         assert squeezed(state) in drawn
         assert shown[device.id].state == state
         assert told[device.id]["state"] == (
-            state if state in (DeviceState.UNHEALTHY, DeviceState.WITHHELD) else "healthy"
+            state if state in (DeviceState.CORDONED, DeviceState.UNHEALTHY, DeviceState.WITHHELD) else "healthy"
         )
         if device in snapshot.inventory.published:
             assert ("taints" in device_of(snapshot, device, "node")) == (reasons[device.id] is not None)

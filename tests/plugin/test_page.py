@@ -35,6 +35,7 @@ def test_the_nodes_name_is_in_title_and_heading(machine: Machine, pci_ids: PCIID
     seen = replace(snapshot_of(machine("rtx-2060"), pci_ids, sees_pods=True), node="gpu-1")
     root = html.document_fromstring(node_page(seen).html)
     heading = root.findtext("body/main/h1")
+    assert heading is not None
     assert heading.startswith("gpu-1: 2 devices: ")
     assert root.findtext("head/title") == f"{heading} - gpu-plugin"
 
