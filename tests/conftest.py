@@ -7,7 +7,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
@@ -16,8 +18,10 @@ from launcher.runtime.embedded import prepared
 from plugin.cards.names import PCIIDs, read_pci_ids
 from tests.forked import forked
 from tests.kubelet import Kubelet, running_kubelet
-from tests.processes import FIXTURES, ROOT
+from tests.processes import FIXTURES
 from tests.temporary import SHORT
+
+T = TypeVar("T")
 
 # A noisy machine is no defect of the code: an example may take as long as it takes.
 settings.register_profile("project", deadline=None)
@@ -34,13 +38,42 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) * 3
 
 
+#: Files whose tests take longest, the longest first.
+LONG = (
+    *("test_suspension", "test_faults", "test_project", "test_dist", "test_rounds", "test_driver", "test_binding"),
+    *("test_guest_pci", "test_conditions", "test_chaos", "test_broken_sysfs", "test_vgpus", "test_mutations"),
+    *("test_mediated", "test_wheel", "test_agreement", "test_fabric", "test_fuzz", "test_soak", "test_rules"),
+    *("test_qemu", "test_own_user", "test_kubelet", "test_preparation", "test_signals", "test_broken_owners"),
+    *("test_problems", "test_monitoring", "test_silence", "test_bounds", "test_firmware", "test_several_groups"),
+)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Those of the whole project first: mypy and an installation take long, and no worker should be left with one."""
-    items.sort(key=lambda item: item.path.parent != ROOT / "tests")
+    """Each worker of pytest-xdist begins with some of the long files, so that none is left with one at the end."""
     if not config.getoption("--thorough"):
         left = [item for item in items if item.get_closest_marker("thorough")]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    long = sorted((path for path in files if path.stem in LONG), key=lambda path: LONG.index(path.stem))
+    items[:] = dealt([files.pop(path) for path in long], [*chain(*files.values())], _workers())
+
+
+def _workers() -> int:
+    return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
+
+def dealt(long: list[list[T]], short: list[T], workers: int) -> list[T]:
+    """All in an order of which `--dist worksteal` gives each worker a part as long as the next one's: in each some of
+    the long files first."""
+    rest, every, order = iter(short), len(short) + sum(map(len, long)), list[T]()
+    for number in range(workers):
+        share = (every - len(order)) // (workers - number)
+        own = [*chain(*long[number::workers])]
+        order += [*own, *islice(rest, max(0, share - len(own)))]
+    return [*order, *rest]
 
 
 def pytest_collection_finish() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONG, dealt
 from tests.processes import BIN, ROOT
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -324,6 +325,11 @@ def test_a_directory_of_kubevirts_without_its_objects_is_refused_before_anything
     )
     assert done.stderr.startswith(f"the lab needs objects/ in {tmp_path}, which KUBEVIRT names; ")
     assert done.returncode == 1
+
+
+def test_a_worker_begins_with_a_part_of_the_long_files_which_are_there() -> None:
+    assert dealt([["a1", "a2"], ["b"], ["c"]], ["d", "e", "f", "g"], 2) == ["a1", "a2", "c", "d", "b", "e", "f", "g"]
+    assert set(LONG) <= {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
 
 
 def test_the_tests_files_are_where_tests_temporary_has_them() -> None:
