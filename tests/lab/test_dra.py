@@ -289,11 +289,13 @@ def test_vgpus_are_made_for_guests_and_another_size_waits_until_the_last_of_them
     lab: Lab, when_claimed: None
 ) -> None:
     """They stay when the pod of the driver that made them is deleted, and the next driver takes each away with its
-    claim. One guest is paused before its first instruction, with its vGPU; the other boots after it."""
-    half, whole = ({"dra": True, "grace": 1, "more": wish_for(its)} for its in ("L40S-24Q", "L40S-48Q"))
-    paused = {**half, "more": {**wish_for("L40S-24Q"), "startStrategy": "Paused"}}
-    with lab.vm("half", 0, **paused), lab.vm("other-half", 0, **half), lab.pod("whole", 0, sleeps=True, **whole):
-        lab.wait_for_log("half", "is running, paused")
+    claim. One pod has its vGPU and sleeps; the guest of the other one finds its own."""
+    half, whole = ({"dra": True, "more": wish_for(its)} for its in ("L40S-24Q", "L40S-48Q"))
+    with (
+        lab.holder("half", 0, **half),
+        lab.vm("other-half", 0, grace=1, **half),
+        lab.pod("whole", 0, grace=1, sleeps=True, **whole),
+    ):
         assert {_vgpu(lab, name) for name in ("half", "other-half")} == {*FUNCTIONS}
         assert made(lab) == dict.fromkeys(FUNCTIONS, NUMBERS["L40S-24Q"])
         assert "cannot allocate all claims" in lab.unschedulable("whole")
