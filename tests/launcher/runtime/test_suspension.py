@@ -2,11 +2,13 @@
 namespace of its own (test_faults), the claim is a directory, and the guest counts in its memory what comes to its port.
 """
 
+import filecmp
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from launcher.runtime.events import Ending
-from tests.conftest import Command
+from tests.conftest import Command, Shared
 from tests.launcher import kernels
 from tests.launcher.control.serving import ctl
 from tests.launcher.runtime.test_faults import Launched, Pod, last_line
 from tests.processes import ROOT, kill_all
+from tests.temporary import SHORT
 from tests.waiting import until
 
 _PLACE = "/var/lib/gpu-launcher-suspended"
@@ -101,6 +104,27 @@ def suspended(claimed: Claimed, pod: Pod, gpu_launcher: Command, mounts: str = "
         assert launched.ended(20) == (17, last_line(Ending.SUSPENDED))
     assert claimed.files == {"vm.memory"}
     return before
+
+
+@pytest.fixture(scope="session")
+def saved(shared: Shared, known_qemu: Path, gpu_launcher: Command) -> tuple[Path, int]:
+    """The claim of a guest that was suspended once for all tests, and what it had counted."""
+
+    def suspend(directory: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="gl-", dir=SHORT) as short:
+            claim = directory / "claim"
+            claim.mkdir()
+            claimed = Claimed(claim, Path(short), known_qemu)
+            (directory / "counted").write_text(str(suspended(claimed, claimed.pod("first"), gpu_launcher)))
+
+    directory = shared("suspended", suspend)
+    return directory / "claim", int((directory / "counted").read_text())
+
+
+@pytest.fixture
+def with_saved(claimed: Claimed, saved: tuple[Path, int]) -> Claimed:
+    shutil.copytree(saved[0], claimed.directory, dirs_exist_ok=True)
+    return claimed
 
 
 def goes_on(claimed: Claimed, pod: Pod) -> int:
@@ -198,7 +222,11 @@ def test_half_a_file_is_never_resumed(claimed: Claimed, killed: str) -> None:
         # Its helper sleeps; with a supervisor as the pod's process 1 the kernel ends it too.
         until(lambda: not {*launched.processes().values()} - {"sleep"})
     assert claimed.files <= {"vm.memory.half"}
-    assert goes_on(claimed, claimed.pod("second")) == 1
+
+
+def test_a_guest_begins_anew_beside_half_a_file(with_saved: Claimed) -> None:
+    (with_saved.directory / "vm.memory").rename(with_saved.directory / "vm.memory.half")
+    assert goes_on(with_saved, with_saved.pod("second")) == 1
 
 
 def test_nobody_resumes_a_guest_while_it_is_saved(claimed: Claimed, gpu_launcher: Command) -> None:
@@ -217,17 +245,18 @@ def test_nobody_resumes_a_guest_while_it_is_saved(claimed: Claimed, gpu_launcher
 
 
 @pytest.mark.parametrize("killed", ["worker", "supervisor", "stop", "everything"])
-def test_a_start_that_is_killed_leaves_the_file(claimed: Claimed, gpu_launcher: Command, killed: str) -> None:
-    before = suspended(claimed, claimed.pod("first"), gpu_launcher)
-    second = claimed.pod("second")
+def test_a_start_that_is_killed_leaves_the_file(with_saved: Claimed, saved: tuple[Path, int], killed: str) -> None:
+    second = with_saved.pod("second")
     second.put_before_qemu("time.sleep(600)")
-    with claimed.launched(second) as launched:
+    with with_saved.launched(second) as launched:
         launched.is_starting()
         KILLED[killed][0](launched)
         launched.program.end(60)
         until(lambda: launched.processes() == {})
-    assert claimed.files == {"vm.memory"}
-    assert goes_on(claimed, claimed.pod("third")) == before + 1
+    assert with_saved.files == {"vm.memory"}
+    assert filecmp.cmp(with_saved.directory / "vm.memory", saved[0] / "vm.memory", shallow=False)
+    if killed == "everything":
+        assert goes_on(with_saved, with_saved.pod("third")) == saved[1] + 1
 
 
 OTHER: Mapping[str, tuple[Mapping[str, str], str]] = {
@@ -239,17 +268,14 @@ OTHER: Mapping[str, tuple[Mapping[str, str], str]] = {
 
 
 @pytest.mark.parametrize("other", OTHER)
-def test_another_guest_is_refused_by_what_is_other_and_its_file_stays(
-    claimed: Claimed, gpu_launcher: Command, other: str
-) -> None:
+def test_another_guest_is_refused_by_what_is_other_and_its_file_stays(with_saved: Claimed, other: str) -> None:
     parts, says = OTHER[other]
-    suspended(claimed, claimed.pod("first"), gpu_launcher)
-    with claimed.launched(claimed.pod("second", **parts)) as launched:
+    with with_saved.launched(with_saved.pod("second", **parts)) as launched:
         code, line = launched.ended(20)
     assert code == 1
     assert line.startswith(f"ERROR libvirt: cannot resume the guest of {_PLACE}/vm.memory: ")
     assert says in line
-    assert claimed.files == {"vm.memory"}
+    assert with_saved.files == {"vm.memory"}
 
 
 def test_a_guest_that_may_have_run_from_a_file_is_not_resumed_from_it_again(claimed: Claimed) -> None:
