@@ -204,6 +204,11 @@ def being_saved(claimed: Claimed, pod: Pod) -> Iterator[Launched]:
             asking.kill()
 
 
+def end_helper(launched: Launched) -> None:
+    """Have it end as any other would: libvirt waits for it, and the launcher 35 s for libvirt."""
+    kill_all([pid for pid, name in launched.processes().items() if name == "sleep"])
+
+
 KILLED: Mapping[str, tuple[Callable[[Launched], object], set[int]]] = {
     "worker": (lambda launched: os.kill(launched.worker, signal.SIGKILL), {137}),
     "QEMU": (lambda launched: os.kill(launched.qemu, signal.SIGKILL), {12, 1}),
@@ -218,6 +223,8 @@ def test_half_a_file_is_never_resumed(claimed: Claimed, killed: str) -> None:
     kill, codes = KILLED[killed]
     with being_saved(claimed, claimed.pod("first")) as launched:
         kill(launched)
+        if killed != "stop":
+            end_helper(launched)
         assert launched.program.end(60) in codes, launched.program.log
         # Its helper sleeps; with a supervisor as the pod's process 1 the kernel ends it too.
         until(lambda: not {*launched.processes().values()} - {"sleep"})
@@ -239,8 +246,7 @@ def test_nobody_resumes_a_guest_while_it_is_saved(claimed: Claimed, gpu_launcher
             assert "is being suspended" in answer.stderr
         assert gpu_launcher("ctl", "kill", "--socket", pod.socket).returncode == 0
         until(lambda: any("reason=destroyed" in line for line in launched.program.log))
-        # libvirt waits for its helper, and the launcher 35 s for libvirt.
-        kill_all([pid for pid, name in launched.processes().items() if name == "sleep"])
+        end_helper(launched)
         assert launched.program.end(20) == 0
 
 
