@@ -1,7 +1,7 @@
 # Some thousand processes of Python are started: whoever has it set would have each compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test image dist lab lab-shell lab-versions bench protos lock lock-debian lock-base release-check release-notes
+.PHONY: demo docs test image dist lab lab-shell lab-versions bench figures protos lock lock-debian lock-base release-check release-notes
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
@@ -54,6 +54,9 @@ bench: .venv/ready  ## the figures of docs/figures.md
 .venv/lab: tests/lab/packages .venv/ready
 	./setup.sh "$$(cat tests/lab/packages)"
 	touch .venv/lab
+
+figures: .venv/ready  ## how large the project is: source, tests, docs, flags
+	.venv/bin/python -m tests.figures
 
 protos: .venv/ready  ## regenerate the modules of the kubelet's APIs, the control socket's and KubeVirt's hooks from their .proto files
 	.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
