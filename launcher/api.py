@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.facts import Facts
 from launcher.manifest.identity import known_in
 from launcher.manifest.parser import given_in
 from launcher.pipeline.described_pod import Elsewhere
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import start_of
+from launcher.vm.facts import Facts
 from program.errors import ProgramError, Refusal, UserError, together
 from program.problem import Problem
 

@@ -3,9 +3,10 @@
 Every error and every finding of both programs carries a Problem.
 """
 
+import reprlib
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: How many problems are printed, each in its line. Further ones are counted.
 MOST_LINES = 20
@@ -69,3 +70,17 @@ def listed(names: Iterable[str], most: int = 6) -> str:
     first = list(names)
     more = f" and {len(first) - most} more" if len(first) > most else ""
     return ", ".join(first[:most]) + more
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+def shown(value: Any) -> str:
+    """Return a value of the manifest in short, whatever it is."""
+    try:
+        text = _SHORT.repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:60]}..."

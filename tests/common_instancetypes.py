@@ -13,7 +13,7 @@ import sys
 
 import yaml
 
-from launcher.manifest.instancetypes.common import FILE
+from launcher.manifest.instancetypes.expansion import FILE
 
 
 def written(text: str) -> str:

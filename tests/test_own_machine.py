@@ -139,7 +139,7 @@ def test_what_is_replaced_stands_on_the_page_and_nothing_else_is_root_s() -> Non
 
 def test_the_messages_that_the_page_quotes_are_ours() -> None:
     """Their parts that no machine changes."""
-    said = (ROOT / "launcher/checks").rglob("*.py")
+    said = (ROOT / "launcher/vm").rglob("*checks.py")
     source = re.sub(r'"\s*f?"', "", "".join(path.read_text() for path in said))
     for words in ("cannot be opened: ", "VFIO and SEV lock the guest's memory", ", the IOMMU group of "):
         assert words in TEXT

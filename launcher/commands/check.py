@@ -9,19 +9,19 @@ from typing import Annotated
 
 import typer
 
-from launcher import paths
-from launcher.checks import finding as written
-from launcher.checks.finding import error
-from launcher.checks.programs import qemu_version, versions
-from launcher.checks.qemu import broken_emulation, broken_kvm, names_in
 from launcher.commands.local import Local, located
 from launcher.commands.options import VMArgument
 from launcher.pipeline.pod import SYS
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
+from launcher.runtime.capabilities import broken_emulation, broken_kvm, names_in
 from launcher.runtime.embedded import is_taken, root_of
 from launcher.runtime.own_user import start_over
 from launcher.runtime.user import become_owner_of
+from launcher.vm import checks as written
+from launcher.vm import paths
+from launcher.vm.checks import error
+from launcher.vm.programs import qemu_version, versions
 from program.child import spawned
 from program.commands import AsJSON
 from program.errors import Refusal, UserError

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher.paths import CONTROL_SOCKET, RUN_OF_USERS, SOCKET_IN_ROOT, runtime_directory
 from launcher.runtime.user import become_owner_of
+from launcher.vm.paths import CONTROL_SOCKET, RUN_OF_USERS, SOCKET_IN_ROOT, runtime_directory
 from program.errors import Refusal, UserError
 from program.output import aligned, print_bytes, print_text
 from program.problem import one_line

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from launcher import explain as explaining
-from launcher.allocation import allocation
 from launcher.commands.offline import Offline, offline
-from launcher.cpus.host import processors_of
-from launcher.guest_pci.locations import located_cards
+from launcher.pipeline import explain as explaining
 from launcher.pipeline.pod import transparent_in
+from launcher.vm.cpu.facts import processors_of
+from launcher.vm.guest_pci.locations import located_cards
+from launcher.vm.memory.guest import allocation
 from pci.processors import UNKNOWN
 from pci.resource import InvalidValue, decode_partitions
 from program.commands import AsJSON
@@ -39,7 +39,7 @@ def explain(
     processors = UNKNOWN if start.pod.sysfs is None else processors_of(start.pod.sysfs)
     placed = located_cards(start.layout, start.host, processors)
     if svg is not None:
-        from launcher.guest_pci.picture import picture
+        from launcher.vm.guest_pci.picture import picture
 
         metadata = start.vmi.metadata
         write_picture(picture(f"{metadata.namespace}/{metadata.name}", placed, start.layout, start.host), svg)

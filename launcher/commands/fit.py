@@ -5,14 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from launcher.choosing import fit as fitting
+from launcher.choosing.cluster import Cluster
+from launcher.choosing.cluster_files import read_cluster
+from launcher.choosing.obstacles import asking
 from launcher.commands.options import ClusterFile, VMFlags, one_vm
 from launcher.manifest.parser import Given
 from launcher.pod.claims import CLAIM, by_claim
 from launcher.pod.objects import objects
-from launcher.selection import fit as fitting
-from launcher.selection.cluster import Cluster
-from launcher.selection.cluster_files import read_cluster
-from launcher.selection.obstacles import asking
 from pci.resource import NODE_DEVICES
 from program.commands import AsJSON
 from program.errors import UserError

@@ -86,11 +86,11 @@ def hook(
 
 
 def _print_claim_templates(file: Path, cluster: Path | None) -> None:
+    from launcher.choosing.cluster_files import read_cluster
     from launcher.manifest.inputs import called, read_vms
     from launcher.pod.documents import documents
     from launcher.pod.kubevirt import claim_template
-    from launcher.pod.plain import PodObject
-    from launcher.selection.cluster_files import read_cluster
+    from launcher.vm.plain import PodObject
 
     given = read_vms(file)
     found = None if cluster is None else read_cluster(cluster)

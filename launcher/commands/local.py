@@ -8,13 +8,13 @@ from typing import Annotated, NamedTuple
 import typer
 
 from launcher.commands.options import Emulation, GPUFlag, VMFlags, one_vm, refuse_other_volumes
-from launcher.facts import OwnMachine
 from launcher.manifest.parser import Given
 from launcher.pipeline.own_machine import own_machine
 from launcher.pipeline.pod import SYS, Pod, this_pod, with_gpus
 from launcher.runtime.embedded import DEFAULT_URI, uri_of
 from launcher.runtime.own_user import named_user
 from launcher.runtime.user import LIMITS
+from launcher.vm.facts import OwnMachine
 from program.errors import UserError
 
 

@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
+from launcher.choosing.cluster_files import read_cluster
+from launcher.choosing.map import map_of
 from launcher.commands.options import ClusterFile
-from launcher.selection.cluster_files import read_cluster
-from launcher.selection.map import map_of
 from program.errors import UserError
 from program.output import print_text
 

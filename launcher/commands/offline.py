@@ -9,14 +9,14 @@ import typer
 
 from launcher.commands.answers import clear
 from launcher.commands.options import BlockVolume, Emulation, GPUFlag, VMFlags, one_vm, refuse_other_volumes
-from launcher.cpus.host import cpuset_of_flag
-from launcher.facts import Facts, PodInterface, read_block_sizes
-from launcher.manifest.spec import Spec
-from launcher.network.multus import LARGEST, attached_to_the_pod, read_status
 from launcher.pipeline.described_pod import Elsewhere
 from launcher.pipeline.pod import pod_of, with_gpus
 from launcher.pipeline.start import Start, start_of
-from launcher.versions import parse_version
+from launcher.vm.cpu.facts import cpuset_of_flag
+from launcher.vm.facts import Facts, PodInterface, read_block_sizes
+from launcher.vm.network.multus import LARGEST, attached_to_the_pod, read_status
+from launcher.vm.spec import Spec
+from launcher.vm.versions import parse_version
 from program.input import read_input_bytes
 
 

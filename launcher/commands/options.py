@@ -10,7 +10,7 @@ import typer
 from launcher.commands.answers import say_notes
 from launcher.manifest.identity import Known, known_in
 from launcher.manifest.parser import Given, read_every, read_given
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.vm.spec import VirtualMachineInstance
 from program.errors import UserError
 from program.problem import one_line
 

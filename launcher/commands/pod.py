@@ -10,24 +10,22 @@ from uuid import UUID
 
 import typer
 
+from launcher.choosing.cluster_files import read_cluster
+from launcher.choosing.names import refuse_unknown_ids
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_other_volumes
-from launcher.machines import foreign
+from launcher.fields.quantity import parse_amount, written
 from launcher.manifest.parser import Given
 from launcher.pipeline.start import tried
 from launcher.pod.annotations import FLAG, annotation_prefix
 from launcher.pod.controllers import Kind, Run, pod_spec
-from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
-from launcher.pod.memory import ANY_CARD, mapped_bars
-from launcher.pod.objects import objects
-from launcher.pod.plain import PodObject
+from launcher.pod.objects import data_volumes, objects
 from launcher.pod.resources import for_containers, waits_for
 from launcher.pod.security import Confinement, Level
-from launcher.quantity import parse_amount, written
-from launcher.selection.cluster_files import read_cluster
-from launcher.selection.nvml import refuse_unknown_ids
-from launcher.versions import parse_version
+from launcher.vm.memory.pod import ANY_CARD, mapped_bars
+from launcher.vm.plain import PodObject
+from launcher.vm.versions import foreign, parse_version
 from pci.resource import NODE_DEVICES
 from program.errors import Nonsense, ProgramError, UserError, together
 from program.flags import Flag

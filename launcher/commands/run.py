@@ -11,11 +11,7 @@ import typer
 
 from launcher.commands.answers import clear
 from launcher.commands.local import Local, located
-from launcher.domain import domain_name, socket_directory
 from launcher.manifest.identity import NODE
-from launcher.network.attachments import refuse_forwarded
-from launcher.network.passt import script
-from launcher.paths import CONTROL_SOCKET, DOWNWARD_METRICS, SOCKET_IN_ROOT, SUSPENDED
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import DEFAULT_URI, has_qemu_here, root_of
@@ -23,7 +19,10 @@ from launcher.runtime.plan import RunPlan
 from launcher.runtime.user import LIMITS, asked_for
 from launcher.runtime.vm import VMIdentity
 from launcher.runtime.worker import TO_ITS_END
-from launcher.storage.needs import credentials_of, shares_of
+from launcher.vm.domain import domain_name, socket_directory
+from launcher.vm.network.guest import refuse_forwarded, script
+from launcher.vm.paths import CONTROL_SOCKET, DOWNWARD_METRICS, SOCKET_IN_ROOT, SUSPENDED
+from launcher.vm.volumes.files import credentials_of, shares_of
 from pci.resource import FABRIC_MANAGER
 from program import errors
 from program.bootstrap import values_of

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.claims import EntryKind
-from launcher.guest import NO_MMAP, P2P, ROM_OF, SEATS_OF, TOPOLOGY, VFIO
-from launcher.manifest.annotations import Annotations, read_annotations
+from launcher.vm.annotations import Annotations, read_annotations
+from launcher.vm.cards.claims import EntryKind
+from launcher.vm.guest import NO_MMAP, P2P, ROM_OF, SEATS_OF, TOPOLOGY, VFIO
 from program.errors import Nonsense, UserError
 
 #: KubeVirt's annotation that puts all PCI devices on bus 0.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from launcher.claims import Claim, EntryKind
+from launcher.vm.cards.claims import Claim, EntryKind
 from pci.address import PCIAddress
 from pci.cards import listed_with
 from pci.functions import is_gpu, is_on_vfio, what

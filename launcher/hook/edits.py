@@ -15,15 +15,16 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.claims import Entry
-from launcher.cpus.pinning import Cell
-from launcher.elements import bridges, placement
-from launcher.elements.address import guest_address, pci_address
-from launcher.guest import TOPOLOGY, Guest
-from launcher.guest_pci.addresses import SCREEN, HostDev, Layout, PCIBridge, Seat
-from launcher.guest_pci.bars import Hole
 from launcher.hook.annotations import ON_ROOT_COMPLEX
 from launcher.hook.kubevirt_domain import alias_of, guest_address_of, number, source_of
+from launcher.vm.cards.claims import Entry
+from launcher.vm.cpu import placement
+from launcher.vm.cpu.guest import Cell
+from launcher.vm.guest import TOPOLOGY, Guest
+from launcher.vm.guest_pci import xml as guest_pci
+from launcher.vm.guest_pci.addresses import SCREEN, HostDev, Layout, PCIBridge, Seat
+from launcher.vm.guest_pci.bars import Hole
+from launcher.vm.xml import guest_address, pci_address
 from pci.address import PCIAddress
 from program.errors import Refusal, UserError
 
@@ -153,7 +154,7 @@ def write_hole(root: Element, guest: Guest, hole: Hole | None) -> None:
     if hole is None:
         return
     devices = devices_of(root)
-    (complex_,) = bridges.root_complex(hole)
+    (complex_,) = guest_pci.root_complex(hole)
     bus_0 = devices.find("controller[@type='pci'][@index='0']")
     if bus_0 is None:
         devices.insert(0, complex_)
@@ -169,8 +170,8 @@ def write_hole(root: Element, guest: Guest, hole: Hole | None) -> None:
             _put(bus_0, _one(complex_, "pcihole64"))
     cpu = root.find("cpu")
     if cpu is not None and cpu.find("maxphysaddr") is None:
-        cpu.extend(bridges.maxphysaddr(hole, cpu.get("mode")))
-    for command_line in bridges.command_line(guest, hole):
+        cpu.extend(guest_pci.maxphysaddr(hole, cpu.get("mode")))
+    for command_line in guest_pci.command_line(guest, hole):
         _join_command_line(root, command_line)
 
 
@@ -245,7 +246,7 @@ def _bridges(layout: Layout, earlier: Mapping[str, Element]) -> Iterator[Element
     """Yield our bridges, each with its alias, and with the hotplug='off' that KubeVirt gives to a port in use."""
     for place, bridge in enumerate(layout.bridges, start=1):
         alias = f"{_OURS}{place}"
-        element = bridges.bridge(bridge)
+        element = guest_pci.bridge(bridge)
         element.insert(len(element) - 1, E.alias(name=alias))
         target, before = element.find("target"), earlier.get(alias)
         has = None if before is None else before.find("target")
@@ -271,7 +272,7 @@ def _idle(devices: Element, guest: Guest, layout: Layout) -> Iterator[Element]:
     """Yield the controllers on free seats, with other indices than KubeVirt's."""
     others = devices.iterfind("controller[@type='virtio-serial']")
     first = max((number(each.get("index", "")) or 0 for each in others), default=0)
-    for place, element in enumerate(bridges.placeholders(guest, layout), start=1):
+    for place, element in enumerate(guest_pci.placeholders(guest, layout), start=1):
         element.set("index", str(first + place))
         element.insert(len(element) - 1, E.alias(name=f"{_IDLE}{place}"))
         yield element

@@ -12,11 +12,11 @@ from uuid import UUID
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from launcher.claims import Claim, DeviceID, Entry, EntryKind, Request
-from launcher.confidentiality import SEV, SEV_SNP, TDX, Confidentiality
-from launcher.cpus.pinning import Cell, Pinning
-from launcher.guest import Architecture, CPUTopology, Guest
 from launcher.hook.annotations import Asked
+from launcher.vm.cards.claims import Claim, DeviceID, Entry, EntryKind, Request
+from launcher.vm.cpu.guest import Cell, Pinning
+from launcher.vm.guest import Architecture, CPUTopology, Guest
+from launcher.vm.security.confidentiality import SEV, SEV_SNP, TDX, Confidentiality
 from pci.address import PCIAddress
 from pci.processors import Processors, parse_cpulist
 from pci.resource import USBAddress

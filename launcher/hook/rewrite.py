@@ -17,16 +17,6 @@ from pathlib import Path
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from launcher.checks.devices import left_behind, misplaced
-from launcher.claims import Claim, Entry
-from launcher.cpus.host import processors_of
-from launcher.cpus.pinning import Cell
-from launcher.facts import Facts
-from launcher.guest import ROM_OF, SEATS_OF, TOPOLOGY, Guest
-from launcher.guest_pci.addresses import HostDev, Layout, Seat, hostdevs_of
-from launcher.guest_pci.bars import Hole, read_bars
-from launcher.guest_pci.bars import hole as hole_of
-from launcher.guest_pci.topology import laid_out
 from launcher.hook import edits
 from launcher.hook.annotations import Asked
 from launcher.hook.cards import corrected
@@ -40,7 +30,17 @@ from launcher.hook.kubevirt_domain import (
     parsed,
     pinning_in,
 )
-from launcher.hostdevs import GuestCard, grace_gpus, whole_cards
+from launcher.vm.cards.checks import left_behind, misplaced
+from launcher.vm.cards.claims import Claim, Entry
+from launcher.vm.cards.guest import GuestCard, grace_gpus, whole_cards
+from launcher.vm.cpu.facts import processors_of
+from launcher.vm.cpu.guest import Cell
+from launcher.vm.facts import Facts
+from launcher.vm.guest import ROM_OF, SEATS_OF, TOPOLOGY, Guest
+from launcher.vm.guest_pci.addresses import HostDev, Layout, Seat, hostdevs_of
+from launcher.vm.guest_pci.bars import Hole, read_bars
+from launcher.vm.guest_pci.bars import hole as hole_of
+from launcher.vm.guest_pci.topology import laid_out
 from pci.address import PCIAddress
 from pci.functions import what
 from pci.host import Host

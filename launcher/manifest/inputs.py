@@ -11,12 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.manifest.quotation import shown
-from launcher.manifest.volumes import is_block
+from launcher.vm.volumes.manifest import is_block
 from program.document import JSONObject, Nodes, NotYAML, composed, decoded, line_of, read_documents
 from program.errors import UserError
 from program.input import input_name, read_input_bytes
-from program.problem import listed
+from program.problem import listed, shown
 
 VM_KINDS = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachinePool", "VirtualMachineInstanceReplicaSet")
 TYPE_KINDS = (
@@ -140,7 +139,7 @@ def having_vms(given: ManifestFile) -> ManifestFile:
 def names_of(vm: JSONObject) -> tuple[str | None, str | None]:
     """Return namespace and name; None for what is not written, or is no text.
 
-    Without a name it is generateName, as for launcher.manifest.spec.Named.
+    Without a name it is generateName, as for launcher.vm.spec.Named.
     """
     metadata = vm.get("metadata")
     texts = {key: text for key, text in metadata.items() if isinstance(text, str)} if isinstance(metadata, dict) else {}

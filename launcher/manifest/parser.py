@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from launcher.fields.objects import Below, Model, Object, Refused, Several, dotted, is_list, object_in
 from launcher.manifest import inputs
 from launcher.manifest.identity import Known, identified, origins
 from launcher.manifest.inputs import ManifestFile
-from launcher.manifest.objects import Below, Model, Object, Refused, Several, dotted, is_list, object_in
-from launcher.manifest.quotation import shown
-from launcher.manifest.spec import Named, VirtualMachine, VirtualMachineInstance, VirtualMachineSpec
-from launcher.manifest.volumes import is_block
+from launcher.vm.spec import Named, VirtualMachine, VirtualMachineInstance, VirtualMachineSpec
+from launcher.vm.volumes.manifest import is_block
 from program.document import JSONObject
 from program.errors import Nonsense, UserError, together
-from program.problem import MOST_LINES, Problem, listed
+from program.problem import MOST_LINES, Problem, listed, shown
 from program.spelling import meant
 
 if TYPE_CHECKING:  # a start has no time for what no pod has

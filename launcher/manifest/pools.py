@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator
 
-from launcher.manifest.objects import Ignored, Object, Refused, Validator
-from launcher.manifest.scalars import Count, Text
-from launcher.manifest.spec import Named, Spec, TemplateMetadata, VirtualMachineSpec
+from launcher.fields.objects import Ignored, Object, Refused, Validator
+from launcher.fields.scalars import Count, Text
+from launcher.vm.spec import Named, Spec, TemplateMetadata, VirtualMachineSpec
 from program.document import JSONObject
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from launcher.runtime import guest
 from launcher.runtime.vm import VM, Phase
-from launcher.storage.vhostmd import Metric, text_of, write_text
+from launcher.vm.volumes.vhostmd import Metric, text_of, write_text
 from program.errors import Refusal
 
 _EVERY = 5.0  # seconds, KubeVirt's

@@ -8,11 +8,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.metrics.domain import DomainSample, asked, names_in
-from launcher.metrics.families import families
+from launcher.metrics.families import MEDIA_TYPE, families, text_of
 from launcher.metrics.gpus import Questions
-from launcher.metrics.pod import seen
-from launcher.metrics.text import MEDIA_TYPE, text_of
+from launcher.metrics.samples import DomainSample, asked, names_in, seen
 from launcher.runtime import guest
 from launcher.runtime.vm import VM, Phase
 from program.errors import Refusal

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass, replace
 
-from launcher.checks.devices import not_whole
-from launcher.checks.finding import warning
-from launcher.cpus.host import assumed
-from launcher.facts import Facts
-from launcher.guest import Guest
-from launcher.machines import foreign
-from launcher.manifest.spec import Spec
 from launcher.pipeline.pod import SYS, Pod, address_bits_in, processors_in
 from launcher.pipeline.start import Start
-from launcher.versions import Version, too_new
+from launcher.vm.cards.checks import not_whole
+from launcher.vm.checks import warning
+from launcher.vm.cpu.facts import assumed
+from launcher.vm.facts import Facts
+from launcher.vm.guest import Guest
+from launcher.vm.spec import Spec
+from launcher.vm.versions import Version, foreign, too_new
 from pci.processors import Processors, cpulist
 from program.finding import Finding
 from program.problem import Severity

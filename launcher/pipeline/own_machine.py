@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from launcher.claims import Entry
-from launcher.domain import domain_name
-from launcher.facts import OwnMachine
-from launcher.guest import ROM_OF
-from launcher.manifest.spec import VirtualMachineInstance
-from launcher.manifest.volumes import CloudInit, Volume
-from launcher.paths import runtime_directory, state_directory
+from launcher.vm.cards.claims import Entry
+from launcher.vm.domain import domain_name
+from launcher.vm.facts import OwnMachine
+from launcher.vm.guest import ROM_OF
+from launcher.vm.paths import runtime_directory, state_directory
+from launcher.vm.spec import VirtualMachineInstance
+from launcher.vm.volumes.manifest import CloudInit, Volume
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.resource import variable
 from program.errors import ProgramError, Refusal, UserError, together

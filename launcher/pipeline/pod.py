@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.claims import DeviceID, Entry, Request
-from launcher.cpus.host import address_bits, processors_of
-from launcher.guest import Guest
-from launcher.manifest.hostdevices import ResourceClaim
-from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pipeline.own_machine import variables_of
+from launcher.vm.cards.claims import DeviceID, Entry, Request
+from launcher.vm.cards.manifest import ResourceClaim
+from launcher.vm.cpu.facts import address_bits, processors_of
+from launcher.vm.guest import Guest
+from launcher.vm.spec import VirtualMachineInstance
 from pci.host import Host, TransparentPages
 from pci.processors import UNKNOWN, Processors
 from pci.sysfs.attribute import CannotLook, Unreadable
@@ -116,7 +116,7 @@ def allocated_in(claims: tuple[ResourceClaim, ...], pod: Pod, entry: Entry) -> M
     """Read what DRA gave to this entry; empty for an entry that is no request. UserError if nothing says that."""
     if not isinstance(entry.wants, Request):
         return {}
-    from launcher.dra import read_allocated
+    from launcher.vm.cards.dra import read_allocated
     from pci.device_metadata import IN_CONTAINER
 
     directory = pod.dra if pod.offline else pod.dra or IN_CONTAINER

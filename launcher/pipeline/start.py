@@ -8,31 +8,29 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from launcher.checks.devices import left_behind, misplaced
-from launcher.checks.fabric import other_driver
-from launcher.checks.hotplug import from_the_start
-from launcher.checks.network import not_tuned, reached_elsewhere
-from launcher.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
-from launcher.cpus.pinning import Pinning, pinning
-from launcher.devices.devices import guest_devices
-from launcher.domain import domain_element, serialised
-from launcher.facts import Facts
-from launcher.guest import Guest
-from launcher.guest_pci.addresses import Layout
-from launcher.guest_pci.bars import hole as hole_of
-from launcher.guest_pci.bars import read_bars, without_hole
-from launcher.guest_pci.topology import laid_out
-from launcher.hostdevs import GuestCard, not_passed_on, refuse_grace, whole_cards
-from launcher.machines import nearest
-from launcher.manifest.guest import guest_of
-from launcher.manifest.hostdevices import ResourceClaim
-from launcher.manifest.spec import Spec, VirtualMachineInstance
-from launcher.network.attachments import Attached
-from launcher.network.multus import virtual_function
-from launcher.peer_to_peer import NO_PROPERTIES, cliques_in, properties_of, without_peer
 from launcher.pipeline.pod import Pod, allocated_in, host_in
-from launcher.selection.annotations import refuse_without_dra
-from launcher.versions import NEWER, NEWER_FOR_QEMU, Newer, newer_elements
+from launcher.vm.cards.annotations import refuse_without_dra
+from launcher.vm.cards.checks import left_behind, misplaced, other_driver
+from launcher.vm.cards.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
+from launcher.vm.cards.guest import GuestCard, not_passed_on, refuse_grace, whole_cards
+from launcher.vm.cards.manifest import ResourceClaim
+from launcher.vm.cards.peer_to_peer import NO_PROPERTIES, cliques_in, properties_of, without_peer
+from launcher.vm.cpu.guest import Pinning, pinning
+from launcher.vm.domain import domain_element, serialised
+from launcher.vm.facts import Facts
+from launcher.vm.from_spec import guest_of
+from launcher.vm.guest import Guest
+from launcher.vm.guest_pci.addresses import Layout
+from launcher.vm.guest_pci.bars import hole as hole_of
+from launcher.vm.guest_pci.bars import read_bars, without_hole
+from launcher.vm.guest_pci.topology import laid_out
+from launcher.vm.network.checks import not_tuned, reached_elsewhere
+from launcher.vm.network.guest import Attached
+from launcher.vm.network.multus import virtual_function
+from launcher.vm.peripherals.guest import guest_devices
+from launcher.vm.spec import Spec, VirtualMachineInstance
+from launcher.vm.versions import NEWER, NEWER_FOR_QEMU, Newer, nearest, newer_elements
+from launcher.vm.volumes.guest import from_the_start
 from pci.host import Host
 from pci.processors import Processors
 from program.errors import ProgramError, Refusal
@@ -40,7 +38,7 @@ from program.finding import Finding, worst_first
 from program.problem import Severity
 
 if TYPE_CHECKING:  # what is printed alone needs no storage
-    from launcher.storage.media import Need
+    from launcher.vm.volumes.media import Need
 
 T = TypeVar("T")
 

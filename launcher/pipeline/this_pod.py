@@ -5,33 +5,38 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.allocation import allocation
-from launcher.checks.access import kvm, opened, quotes
-from launcher.checks.allocation import slow_start
-from launcher.checks.cgroup import cpus, memlock, memory, read_limits, to_be_locked
-from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
-from launcher.checks.firmware import firmware, read_images
-from launcher.checks.hugepages import hugepages, read_pools
-from launcher.checks.network import ports, privileged
-from launcher.checks.programs import machines_of, missing_programs, programs, programs_of
-from launcher.checks.space import read_rooms, space
-from launcher.checks.suspension import suspendable
-from launcher.checks.volumes import volumes
-from launcher.checks.wording import OWN_MACHINE, POD, Wording
-from launcher.cpus.host import cpuset_of_pod
-from launcher.facts import Facts, OwnMachine, PodInterface
-from launcher.guest import Guest
-from launcher.manifest.spec import Spec
-from launcher.network.pod_interfaces import read_pod_interfaces
-from launcher.paths import SUSPENDED, below
 from launcher.pipeline.pod import Pod, address_bits_in, processors_in, transparent_in
 from launcher.pipeline.start import Start
-from launcher.pod.memory import mapped_bars, overhead
 from launcher.runtime.embedded import has_qemu_here, root_of
+from launcher.runtime.suspendable import suspendable
 from launcher.runtime.user import let_lock, open_files
-from launcher.storage.needs import Needs, needs_of
-from launcher.storage.volumes import facts_of_volumes
-from launcher.versions import kernel_version
+from launcher.vm.cards.checks import in_sysfs, in_the_container, read_nodes
+from launcher.vm.checks import OWN_MACHINE, POD, Wording, kvm, opened, quotes
+from launcher.vm.cpu.facts import cpuset_of_pod
+from launcher.vm.facts import Facts, OwnMachine, PodInterface
+from launcher.vm.firmware.checks import firmware, read_images
+from launcher.vm.guest import Guest
+from launcher.vm.memory.checks import (
+    cpus,
+    hugepages,
+    memlock,
+    memory,
+    read_limits,
+    read_pools,
+    slow_start,
+    to_be_locked,
+)
+from launcher.vm.memory.guest import allocation
+from launcher.vm.memory.pod import mapped_bars, overhead
+from launcher.vm.network.checks import ports, privileged
+from launcher.vm.network.facts import read_pod_interfaces
+from launcher.vm.paths import SUSPENDED, below
+from launcher.vm.programs import machines_of, missing_programs, programs, programs_of
+from launcher.vm.spec import Spec
+from launcher.vm.versions import kernel_version
+from launcher.vm.volumes.checks import read_rooms, space, volumes
+from launcher.vm.volumes.facts import facts_of_volumes
+from launcher.vm.volumes.files import Needs, needs_of
 from pci.processors import Processors
 from program.errors import UserError
 from program.finding import Finding

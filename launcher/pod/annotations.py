@@ -2,21 +2,20 @@
 
 Pod Security judges fields alone, while container runtimes, NRI's plugins and OCI hooks read annotations, by names that
 each node may configure. So below `privileged` a pod has those that are known to be for somebody else. At every level
-launcher.manifest.annotations refuses those that runtimes are known to read.
+launcher.vm.annotations refuses those that runtimes are known to read.
 """
 
 import re
 import shlex
 from collections.abc import Sequence
 
-from launcher.manifest.annotations import OURS
-from launcher.manifest.quotation import shown
-from launcher.manifest.spec import Metadata, Spec
-from launcher.network import multus
 from launcher.pod.security import Level
-from launcher.selection.annotations import Word
+from launcher.vm.annotations import OURS
+from launcher.vm.cards.annotations import Word
+from launcher.vm.network import multus
+from launcher.vm.spec import Metadata, Spec
 from program.errors import UserError
-from program.problem import Problem
+from program.problem import Problem, shown
 
 #: The flag for further ones.
 FLAG = "--pass-annotation"

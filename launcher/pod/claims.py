@@ -3,13 +3,13 @@
 import json
 from typing import Any, NamedTuple
 
+from launcher.choosing.claim import claim_for
 from launcher.manifest.instancetypes.draft import Path, value_at, with_value
 from launcher.manifest.parser import Given, reread
-from launcher.manifest.spec import VirtualMachine
 from launcher.pod.names import by_content
-from launcher.pod.plain import PodObject
-from launcher.selection.annotations import refuse_unheard
-from launcher.selection.claim import claim_for
+from launcher.vm.cards.annotations import refuse_unheard
+from launcher.vm.plain import PodObject
+from launcher.vm.spec import VirtualMachine
 from program.errors import UserError
 
 #: What the claim is called in spec.resourceClaims.

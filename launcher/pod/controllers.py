@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from launcher.manifest.annotations import SUSPEND_TO
 from launcher.manifest.identity import NAME
 from launcher.manifest.parser import Given
-from launcher.pod.lifecycle import LONGEST_START
-from launcher.pod.plain import PodObject
 from launcher.pod.replicas import claim_spec, refuse_shared, templates_of
 from launcher.pod.scheduling import ID
-from launcher.pod.volumes import STATE_VOLUME
+from launcher.vm.annotations import SUSPEND_TO
+from launcher.vm.lifecycle.pod import LONGEST_START
+from launcher.vm.plain import PodObject
+from launcher.vm.volumes.pod import STATE_VOLUME
 from program.errors import UserError
 
 #: How often a VM that is to run to its end is tried once more in a new pod: Kubernetes' own default.

@@ -8,15 +8,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.claims import Entry, EntryKind, Request
+from launcher.choosing.claim import claim_for
+from launcher.choosing.cluster import Cluster
+from launcher.choosing.names import refuse_unknown_ids
 from launcher.manifest.inputs import names_of
 from launcher.manifest.instancetypes.draft import value_at
 from launcher.pod.names import by_content
-from launcher.pod.plain import PodObject
-from launcher.selection.annotations import Word, read_selection, refuse_unheard
-from launcher.selection.claim import claim_for
-from launcher.selection.cluster import Cluster
-from launcher.selection.nvml import refuse_unknown_ids
+from launcher.vm.cards.annotations import Word, read_selection, refuse_unheard
+from launcher.vm.cards.claims import Entry, EntryKind, Request
+from launcher.vm.plain import PodObject
 from program.document import JSONObject
 from program.errors import Nonsense, UserError
 

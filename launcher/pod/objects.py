@@ -3,25 +3,26 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher import paths
-from launcher.manifest.guest import guest_of
+from launcher.fields.quantity import written
 from launcher.manifest.identity import NAME, NAMESPACE, NODE
 from launcher.manifest.parser import Given
-from launcher.manifest.spec import Metadata, Spec
-from launcher.network.attachments import refuse_forwarded
 from launcher.pod.annotations import PASSED, annotations
 from launcher.pod.claims import ClaimTemplate, by_claim
 from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
-from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
-from launcher.pod.lifecycle import grace, probes, restart_policy
-from launcher.pod.memory import ANY_CARD, MappedBARs, PodMemory, memory
 from launcher.pod.names import by_content, state_claim
-from launcher.pod.plain import PodObject, literal, plain
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import labels, passed_on
 from launcher.pod.security import Confinement, Level, container_security, handover, pod_security, refuse_above
-from launcher.pod.volumes import (
+from launcher.vm import paths
+from launcher.vm.cards.annotations import refuse_unheard, refuse_without_dra
+from launcher.vm.from_spec import guest_of
+from launcher.vm.lifecycle.pod import grace, probes, restart_policy
+from launcher.vm.memory.pod import ANY_CARD, MappedBARs, PodMemory, memory
+from launcher.vm.network.guest import refuse_forwarded
+from launcher.vm.plain import PodObject, literal, plain
+from launcher.vm.spec import Metadata, Spec, VirtualMachine
+from launcher.vm.volumes.pod import (
     keeps_state,
     mounts,
     pod_volumes,
@@ -30,8 +31,6 @@ from launcher.pod.volumes import (
     volume_devices,
     volume_mounts,
 )
-from launcher.quantity import written
-from launcher.selection.annotations import refuse_unheard, refuse_without_dra
 from program.errors import UserError
 from program.ports import ALLOW_HOST
 
@@ -212,7 +211,7 @@ def _pod(
     }
     fields = {
         **passed_on(spec, vmi.hostname),
-        # At launcher.paths.SERVICE_ACCOUNT, of which the guest's volume is made.
+        # At launcher.vm.paths.SERVICE_ACCOUNT, of which the guest's volume is made.
         "automountServiceAccountToken": any(volume.serviceAccount is not None for volume in spec.volumes),
         "containers": [container],
         "enableServiceLinks": False,
@@ -273,3 +272,27 @@ def _metadata(name: str, given: Given, vm: Metadata) -> PodObject:
         **({"namespace": given.namespace} if given.namespace is not None else {}),
         "labels": labels(vm),
     }
+
+
+#: CDI takes over a claim of this name that is there already, as for KubeVirt's (pkg/storage/types, dv.go).
+_ADOPTS = "cdi.kubevirt.io/allowClaimAdoption"
+
+
+def data_volumes(given: Given) -> tuple[PodObject, ...]:
+    """Return them as the API takes them, in the VM's namespace whatever the template says, as KubeVirt's are."""
+    if not isinstance(given.manifest, VirtualMachine):
+        return ()
+    return tuple(
+        {
+            "apiVersion": "cdi.kubevirt.io/v1beta1",
+            "kind": "DataVolume",
+            "metadata": {
+                "name": template.metadata.name,
+                **({"namespace": given.namespace} if given.namespace is not None else {}),
+                **({"labels": dict(template.metadata.labels)} if template.metadata.labels else {}),
+                "annotations": {_ADOPTS: "true", **template.metadata.annotations},
+            },
+            "spec": plain(template.spec, f"spec.dataVolumeTemplates[{index}].spec"),
+        }
+        for index, template in enumerate(given.manifest.spec.dataVolumeTemplates)
+    )

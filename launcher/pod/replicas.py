@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from launcher.manifest.annotations import SUSPEND_TO
 from launcher.manifest.parser import Given
-from launcher.manifest.spec import VirtualMachine
-from launcher.manifest.volumes import DataVolumeTemplate, Volume
-from launcher.pod.plain import PodObject, plain
+from launcher.vm.annotations import SUSPEND_TO
+from launcher.vm.plain import PodObject, plain
+from launcher.vm.spec import VirtualMachine
+from launcher.vm.volumes.manifest import DataVolumeTemplate, Volume
 from program.errors import UserError, together
 
 #: Of a DataVolume's storage, or pvc: what a claim has under the same name.

@@ -8,13 +8,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.guest import Guest
-from launcher.manifest.devices import Devices
-from launcher.manifest.memory import Resources
-from launcher.manifest.spec import Spec
-from launcher.network.multus import second_networks
-from launcher.pod.memory import PodMemory
-from launcher.quantity import parse_amount, written
+from launcher.fields.quantity import parse_amount, written
+from launcher.vm.devices import Devices
+from launcher.vm.guest import Guest
+from launcher.vm.memory.manifest import Resources
+from launcher.vm.memory.pod import PodMemory
+from launcher.vm.network.multus import second_networks
+from launcher.vm.spec import Spec
 from pci.resource import NODE_DEVICES, NodeDevice
 from pci.vendors import VENDORS_BELOW
 from program.errors import UserError

@@ -2,10 +2,10 @@
 
 from hashlib import sha1
 
-from launcher.manifest.objects import PassedOn
-from launcher.manifest.spec import Metadata, Spec
-from launcher.network import istio
-from launcher.pod.plain import PodObject, plain
+from launcher.fields.objects import PassedOn
+from launcher.vm.network import guest as network
+from launcher.vm.plain import PodObject, plain
+from launcher.vm.spec import Metadata, Spec
 from program.errors import UserError
 
 _SPEC = [
@@ -39,8 +39,8 @@ def labels(metadata: Metadata) -> dict[str, str]:
     An annotation for Istio becomes the label that Istio's webhook looks for, as in KubeVirt."""
     name = metadata.name
     ours = {_NAME: name} if len(name) <= _LONGEST_LABEL else {}
-    has_word = metadata.annotations.given.get(istio.INJECT) is not None
-    istios = {istio.INJECT: "true" if istio.is_injected(metadata) else "false"} if has_word else {}
+    has_word = metadata.annotations.given.get(network.INJECT) is not None
+    istios = {network.INJECT: "true" if network.is_injected(metadata) else "false"} if has_word else {}
     return {**ours, ID: _id_of(name), **metadata.labels, **istios}
 
 

@@ -12,12 +12,12 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from launcher import paths
-from launcher.guest import Guest
-from launcher.manifest.spec import Spec
-from launcher.network.attachments import PROTOCOLS, PasstAttachment, attached
-from launcher.pod.memory import is_locked
-from launcher.pod.plain import PodObject
+from launcher.vm import paths
+from launcher.vm.guest import Guest
+from launcher.vm.memory.pod import is_locked
+from launcher.vm.network.guest import PROTOCOLS, PasstAttachment, attached
+from launcher.vm.plain import PodObject
+from launcher.vm.spec import Spec
 from program.errors import UserError
 from program.problem import Problem
 

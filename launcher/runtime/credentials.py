@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from launcher.runtime import guest
-from launcher.storage.credentials import AgentCredential, keys_in, passwords_in
+from launcher.vm.credentials.files import AgentCredential, keys_in, passwords_in
 from program.errors import ProgramError
 from program.trouble import Trouble
 

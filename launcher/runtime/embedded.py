@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 
-from launcher import paths
+from launcher.vm import paths
 from program.bootstrap import values_of
 from program.errors import ProgramError, Refusal, UserError
 

@@ -17,15 +17,14 @@ from xml.etree import ElementTree  # lxml costs 5 MB in a process that stays
 import libvirt
 import libvirt_qemu
 
-from launcher.checks.qemu import least_on_passt, names_in, unknown_model, without_passt
-from launcher.machines import missing
+from launcher.runtime.capabilities import least_on_passt, names_in, unknown_model, without_passt
 from launcher.runtime.embedded import prepared
 from launcher.runtime.events import Changed, Ending, NotStarted, Started
 from launcher.runtime.hostdevs import Hostdev, hostdevs_in
 from launcher.runtime.iommufd import IOMMUFD
 from launcher.runtime.memory_file import GuestMark
 from launcher.runtime.vm import VM, having_threads
-from launcher.versions import Version, newer_elements, numbered, refuse_newer, shown
+from launcher.vm.versions import Version, missing, newer_elements, numbered, refuse_newer, shown
 from program.errors import Refusal
 from program.problem import Problem, one_line
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from pci.address import PCIAddress
 
 _USER_ALIAS = "ua-"  # the beginning of every alias that libvirt has not made up
-#: In an alias, before the name of the manifest's entry: see launcher.claims.
+#: In an alias, before the name of the manifest's entry: see launcher.vm.cards.claims.
 _KIND = re.compile(r"^ua-(dra-)?[a-z]+-")
 
 

@@ -18,8 +18,8 @@ from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 from zlib import crc32
 
-from launcher.checks.suspension import needed
-from launcher.storage.regular_files import regular_file
+from launcher.runtime.suspendable import needed
+from launcher.vm.volumes.places import regular_file
 from program.errors import Refusal
 
 _WHOSE = "the suspended guest's memory"

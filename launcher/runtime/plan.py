@@ -10,8 +10,8 @@ from pathlib import Path
 
 from launcher.runtime.supervise import GRACE
 from launcher.runtime.vm import VMIdentity
-from launcher.storage.credentials import AgentCredential
-from launcher.storage.media import Need, Share
+from launcher.vm.credentials.files import AgentCredential
+from launcher.vm.volumes.media import Need, Share
 from program.ports import HTTPPort
 
 

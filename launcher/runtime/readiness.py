@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.paths import READY
+from launcher.vm.paths import READY
 
 _log = logging.getLogger(__name__)
 

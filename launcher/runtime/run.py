@@ -27,7 +27,7 @@ from launcher.runtime.sockets import socket_directory
 from launcher.runtime.suspension import Suspension
 from launcher.runtime.user import let_lock
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
-from launcher.storage.media import made, refuse_links
+from launcher.vm.volumes.media import made, refuse_links
 from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import libvirt_qemu
 
 from launcher.runtime.guest import asked, qemu_of
 from launcher.runtime.memory_file import NAMESPACE, PREFIX, GuestMark, MemoryFile, processor_in
-from launcher.versions import kernel_version as version_in
+from launcher.vm.versions import kernel_version as version_in
 from program.errors import Refusal
 from program.problem import Problem
 

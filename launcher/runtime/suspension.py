@@ -15,11 +15,11 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from launcher.checks.suspension import not_saved
 from launcher.runtime import agent, guest, operations, saving
 from launcher.runtime.events import Changed, Ending, NotSaved, Saved, SuspendRequested
 from launcher.runtime.memory_file import GuestMark, MemoryFile
 from launcher.runtime.progress import wanted_by
+from launcher.runtime.suspendable import not_saved
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
 from program.errors import ProgramError, Refusal
 

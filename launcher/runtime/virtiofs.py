@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from launcher import paths
 from launcher.runtime.user import open_files
-from launcher.storage.media import Share
-from launcher.storage.places import directory
+from launcher.vm import paths
+from launcher.vm.volumes.media import Share
+from launcher.vm.volumes.places import directory
 from program.errors import Refusal
 from program.problem import one_line
 

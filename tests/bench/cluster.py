@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from launcher.selection.annotations import Selection, read_selection
-from launcher.selection.claim import claim_for
-from launcher.selection.cluster import cluster_of
-from launcher.selection.fit import fit_of
-from launcher.selection.obstacles import asking
+from launcher.choosing.claim import claim_for
+from launcher.choosing.cluster import cluster_of
+from launcher.choosing.fit import fit_of
+from launcher.choosing.obstacles import asking
+from launcher.vm.cards.annotations import Selection, read_selection
 from pci import slices as words
 from plugin.dra.slices import device_name
 from plugin.fabric.board import Board
@@ -44,7 +44,7 @@ from tests.clusters import (
     with_board,
 )
 from tests.fabric import standin
-from tests.launcher.selection.hami import CARDS, ROWS, entries, selection_of, slices_of_cards
+from tests.launcher.choosing.hami import CARDS, ROWS, entries, selection_of, slices_of_cards
 from tests.processes import BIN
 
 Object = dict[str, Any]

@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 from cel_expr_python import cel
 
-from launcher.claims import EntryKind
 from launcher.pod import kubevirt
 from launcher.pod.claims import CLAIM
-from launcher.selection import annotations
+from launcher.vm.cards import annotations
+from launcher.vm.cards.claims import EntryKind
 from tests.conftest import Command
 from tests.deploy.test_images import VERSION
 from tests.processes import ROOT

@@ -7,10 +7,10 @@ import pytest
 
 from gpuvm.objects import Pod
 from gpuvm.reasons import answer, is_for_nodes
-from launcher.selection.annotations import read_selection
-from launcher.selection.cluster import cluster_of
-from launcher.selection.fit import NamedClaim, fit_of
-from launcher.selection.obstacles import asking
+from launcher.choosing.cluster import cluster_of
+from launcher.choosing.fit import NamedClaim, fit_of
+from launcher.choosing.obstacles import asking
+from launcher.vm.cards.annotations import read_selection
 from tests.clusters import RTX_3090, claim_of, machine, node_of, pod_on, slices_of
 from tests.gpuvm.cluster import pending
 

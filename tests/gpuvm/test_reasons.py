@@ -6,7 +6,7 @@ import pytest
 
 from gpuvm.objects import Controller, Event, Pod, ResourceClaim
 from gpuvm.reasons import answer, no_pod
-from launcher.checks.cgroup import memlock
+from launcher.vm.memory.checks import memlock
 from program.problem import Problem
 from tests.gpuvm.cluster import CARD, CREATED, controller, ended, event, holding, pending, pod, terminated, waiting
 

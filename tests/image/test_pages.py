@@ -15,8 +15,8 @@ from threading import Thread
 
 import pytest
 
-from launcher.selection.cluster import cluster_of
-from launcher.selection.map import map_of
+from launcher.choosing.cluster import cluster_of
+from launcher.choosing.map import map_of
 from pci.address import PCIAddress
 from plugin.cards.names import PCIIDs
 from plugin.changes.users import Assignment

@@ -2,7 +2,7 @@
 
 import json
 
-from launcher.paths import MANIFEST
+from launcher.vm.paths import MANIFEST
 from tests.lab.lab import Console, Lab
 from tests.lab.machine import BOARD
 from tests.launcher.hook.kubevirt import Card, Parts, domain

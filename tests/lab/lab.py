@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.paths import MANIFEST, SOCKETS
+from launcher.vm.paths import MANIFEST, SOCKETS
 from tests.lab import pods
 from tests.lab.box import Box, opened_box
 from tests.lab.control_plane import Cluster, running_control_plane

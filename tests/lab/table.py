@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 import yaml
 
-from launcher.paths import LIBVIRT_ROOT
 from launcher.runtime.hostdevs import hostdevs_in
+from launcher.vm.paths import LIBVIRT_ROOT
 from pci.address import PCIAddress
 from tests.lab import pods
 from tests.lab.kubevirt import vms

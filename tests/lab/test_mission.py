@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.pod.memory import page_tables
+from launcher.vm.memory.pod import page_tables
 from tests.lab import board, build, pods, table
 from tests.lab.conftest import Timed
 from tests.lab.lab import Console, Lab

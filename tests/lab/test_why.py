@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from launcher.selection.annotations import Word
+from launcher.vm.cards.annotations import Word
 from tests.clusters import board_of, hgx, machine, node_of, slices_of, snapshot_of, with_board
 from tests.lab import build
 from tests.lab.control_plane import Cluster

@@ -19,12 +19,12 @@ import typer
 from typer.main import get_command
 
 from launcher.commands.offline import Offline, facts_of
-from launcher.facts import Facts
-from launcher.network.multus import attached_to_the_pod, read_status
 from launcher.pipeline.described_pod import Elsewhere
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import Start, start_of
-from launcher.versions import Version, parse_version
+from launcher.vm.facts import Facts
+from launcher.vm.network.multus import attached_to_the_pod, read_status
+from launcher.vm.versions import Version, parse_version
 from pci.host import Host
 from pci.sysfs.functions import read_host
 from program.commands import taken_by_typer

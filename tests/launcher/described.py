@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cpus.host import processors_of
-from launcher.facts import Facts
-from launcher.guest_pci.addresses import Layout
-from launcher.guest_pci.bars import Hole, hole, read_bars
-from launcher.guest_pci.topology import laid_out
 from launcher.hook.annotations import Asked
 from launcher.hook.kubevirt_domain import guest_in, named_in, parsed, pinning_in
-from launcher.hostdevs import GuestCard, whole_cards
+from launcher.vm.cards.guest import GuestCard, whole_cards
+from launcher.vm.cpu.facts import processors_of
+from launcher.vm.facts import Facts
+from launcher.vm.guest_pci.addresses import Layout
+from launcher.vm.guest_pci.bars import Hole, hole, read_bars
+from launcher.vm.guest_pci.topology import laid_out
 from pci.sysfs.functions import read_host
 
 

@@ -13,10 +13,10 @@ import pytest
 from jinja2 import nodes
 from lxml import etree
 
-from launcher.facts import Facts
-from launcher.guest_pci.addresses import Layout
 from launcher.runtime import guest
-from launcher.versions import NEWER, Version, newer_elements, shown
+from launcher.vm.facts import Facts
+from launcher.vm.guest_pci.addresses import Layout
+from launcher.vm.versions import NEWER, Version, newer_elements, shown
 from program.errors import Refusal, UserError
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
 from tests.launcher.guests import a_vm

@@ -11,8 +11,8 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from launcher.manifest.objects import Ignored, Object, Unconverted, object_in
-from launcher.manifest.spec import Spec
+from launcher.fields.objects import Ignored, Object, Unconverted, object_in
+from launcher.vm.spec import Spec
 from tests.processes import FIXTURES, ROOT
 
 TABLE = ROOT / "docs" / "manifest.md"

@@ -12,8 +12,8 @@ import yaml
 from launcher.manifest.parser import read_every, read_given
 from program.errors import UserError
 from program.problem import Problem
-from tests.launcher.test_inputs import SERVICE, vm, written
-from tests.launcher.test_pools import pool
+from tests.launcher.manifest.test_inputs import SERVICE, vm, written
+from tests.launcher.manifest.test_pools import pool
 from tests.launcher.vms import RTX_2060, vmi_text
 from tests.program.test_document import TEMPLATE
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.manifest.annotations import read_annotations
-from launcher.manifest.cpu import CPU
+from launcher.vm.annotations import read_annotations
+from launcher.vm.cpu.manifest import CPU
 from program.document import read_documents
 from program.errors import UserError
 from tests.launcher.cases import Case, cases
@@ -432,7 +432,7 @@ def test_a_number_of_thousands_of_digits_is_one_line(path: Path) -> None:
 
 def test_no_object_is_built_that_is_not_in_the_manifest() -> None:
     program = (
-        "from launcher.manifest import spec\n"
+        "from launcher.vm import spec\n"
         "from launcher.manifest.parser import given_in\n"
         f"given_in({vmi_text()!r})\n"
         "kinds = (spec.Spec, spec.Domain, spec.CPU, spec.Clock, spec.Firmware, spec.Volume, spec.Probe)\n"

@@ -20,9 +20,9 @@ from lxml import etree
 
 from launcher.commands.options import VMFlags
 from launcher.commands.pod import pod
+from launcher.commands.schema import json_schema
 from launcher.manifest.inputs import read_input
-from launcher.schema import json_schema
-from launcher.versions import newer_elements
+from launcher.vm.versions import newer_elements
 from program.errors import ProgramError
 from program.log import LogFlags
 from program.problem import one_line

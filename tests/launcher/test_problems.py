@@ -19,7 +19,7 @@ from program.errors import ProgramError
 from program.problem import Problem
 from tests.breaking import Break, breaks, broken
 from tests.launcher.cases import REFUSED, Case, cases
-from tests.launcher.checks.trees import write
+from tests.launcher.vm.trees import write
 from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, read_manifest, vmi_text, without_lines
 from tests.processes import FIXTURES, ROOT
 

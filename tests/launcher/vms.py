@@ -5,19 +5,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher import claims
-from launcher.claims import Allocated, Claim, DeviceID, Entry, EntryKind, LeftOver
-from launcher.cpus.pinning import pinning
-from launcher.devices.devices import guest_devices
-from launcher.domain import domain_element, serialised
-from launcher.facts import Facts
-from launcher.guest import CPUTopology, Guest
-from launcher.guest_pci.addresses import Layout, layout
-from launcher.guest_pci.bars import hole
-from launcher.hostdevs import GuestCard, whole_cards
-from launcher.manifest.guest import guest_of
 from launcher.manifest.parser import read_given
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.vm.cards import claims
+from launcher.vm.cards.claims import Allocated, Claim, DeviceID, Entry, EntryKind, LeftOver
+from launcher.vm.cards.guest import GuestCard, whole_cards
+from launcher.vm.cpu.guest import pinning
+from launcher.vm.domain import domain_element, serialised
+from launcher.vm.facts import Facts
+from launcher.vm.from_spec import guest_of
+from launcher.vm.guest import CPUTopology, Guest
+from launcher.vm.guest_pci.addresses import Layout, layout
+from launcher.vm.guest_pci.bars import hole
+from launcher.vm.peripherals.guest import guest_devices
+from launcher.vm.spec import VirtualMachineInstance
 from pci.host import Host
 
 #: Its libvirt, 9.0.0, is built without passt; `libvirt.getVersion()` of later ones is greater.

@@ -4,13 +4,13 @@ pkg/instancetype/preference/apply and requirements)."""
 from collections.abc import Iterator, Mapping
 from math import prod
 
-from launcher.manifest.features import Hyperv
+from launcher.fields.quantity import written
 from launcher.manifest.instancetypes.draft import Draft, Path, value_at
 from launcher.manifest.instancetypes.kinds import Instancetype, PreferenceSpec
 from launcher.manifest.instancetypes.sizes import Applied
-from launcher.manifest.interfaces import DEFAULT
-from launcher.manifest.spec import VirtualMachineInstance
-from launcher.quantity import written
+from launcher.vm.features.manifest import Hyperv
+from launcher.vm.network.manifest import DEFAULT
+from launcher.vm.spec import VirtualMachineInstance
 from program.problem import Problem
 
 _DEVICES: Path = ("domain", "devices")

@@ -1,22 +1,39 @@
-"""A VirtualMachine with its instance type and its preference in it, as `virtctl expand` would make it."""
+"""A VirtualMachine with its instance type and its preference in it, as `virtctl expand` would make it.
 
+common.json has those that KubeVirt installs in every cluster. The facts are from
+github.com/kubevirt/common-instancetypes (Apache-2.0), release v1.7.0; series gn1 is from v1.2.2, the last one with it.
+tests/common_instancetypes.py writes them.
+"""
+
+import json
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from launcher.fields.objects import Validator
 from launcher.manifest.inputs import TypeObject, called, names_of
 from launcher.manifest.instancetypes import defaults, sizes
-from launcher.manifest.instancetypes.common import common
 from launcher.manifest.instancetypes.draft import Draft, Path
 from launcher.manifest.instancetypes.kinds import Instancetype, Preference, PreferenceSpec
 from launcher.manifest.instancetypes.sizes import Applied
-from launcher.manifest.objects import Validator
-from launcher.manifest.quotation import shown
-from launcher.manifest.spec import InstancetypeMatcher, Matcher, PreferenceMatcher, VirtualMachineInstance
+from launcher.vm.spec import InstancetypeMatcher, Matcher, PreferenceMatcher, VirtualMachineInstance
 from program.document import JSONObject
 from program.errors import Nonsense, UserError
-from program.problem import Problem, listed
+from program.problem import Problem, listed, shown
+
+FILE = pathlib.Path(__file__).with_name("common.json")
+
+
+def common(kind: str, name: str | None) -> TypeObject | None:
+    """Return the object of this kind and name; None if KubeVirt installs none."""
+    spec = json.loads(FILE.read_bytes()).get(kind, {}).get(name)
+    if name is None or spec is None:
+        return None
+    value = {"apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    return TypeObject(value, f"common-instancetypes {'v1.2.2' if name.startswith('gn1.') else 'v1.7.0'}")
+
 
 #: The field of a VirtualMachine's spec and the flag of the command line that name one, and what is named in it.
 _FIELDS: dict[str, type[Matcher]] = {"instancetype": InstancetypeMatcher, "preference": PreferenceMatcher}

@@ -5,18 +5,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from launcher.manifest.clock import ClockOffset, Timers
-from launcher.manifest.cpu import NUMA, CPUFeature, CPUName, Realtime
-from launcher.manifest.devices import TPM, Rng
-from launcher.manifest.disks import BlockSize, Bus
-from launcher.manifest.features import APIC, KVM, FeatureState, Hyperv
-from launcher.manifest.firmware import EFI
-from launcher.manifest.hostdevices import GPU, HostDevice, VirtualGPUOptions
-from launcher.manifest.memory import Hugepages, MemorySize
-from launcher.manifest.objects import Ignored, Items, Object, OpenObject
-from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text
-from launcher.manifest.security import LaunchSecurity
-from launcher.manifest.spec import IOThreads
+from launcher.fields.objects import Ignored, Items, Object, OpenObject
+from launcher.fields.scalars import Count, DNSLabel, DNSName, Text
+from launcher.vm.cards.manifest import GPU, HostDevice, VirtualGPUOptions
+from launcher.vm.cpu.manifest import NUMA, CPUFeature, CPUName, Realtime
+from launcher.vm.devices import TPM, Rng
+from launcher.vm.disks.manifest import BlockSize, Bus
+from launcher.vm.features.manifest import APIC, KVM, ClockOffset, FeatureState, Hyperv, Timers
+from launcher.vm.firmware.manifest import EFI
+from launcher.vm.memory.manifest import Hugepages, MemorySize
+from launcher.vm.security.manifest import LaunchSecurity
+from launcher.vm.spec import IOThreads
 from program.errors import Nonsense
 
 APIVersion = Literal[

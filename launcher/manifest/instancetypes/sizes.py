@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from launcher.fields.objects import dotted
 from launcher.manifest.instancetypes.draft import Draft, Path, value_at
 from launcher.manifest.instancetypes.kinds import Instancetype, PreferenceSpec
-from launcher.manifest.objects import dotted
-from launcher.manifest.quotation import shown
 from program.errors import Nonsense
-from program.problem import Problem
+from program.problem import Problem, shown
 
 
 class Applied(NamedTuple):

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher import paths
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import DEFAULT_URI
+from launcher.vm import paths
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS
 from program.finding import Finding
 from program.problem import Severity
 from tests.breaking import Break, breaks, broken
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes
-from tests.launcher.checks.trees import vmi, write
+from tests.launcher.vm.trees import vmi, write
 from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, read_manifest, vmi_text
 from tests.processes import FIXTURES
 

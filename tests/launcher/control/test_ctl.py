@@ -24,8 +24,8 @@ from launcher.control.api import vm_pb2
 from launcher.control.listener import served
 from launcher.runtime.vm import VM, Phase, StopRequested
 from tests.conftest import Command
-from tests.launcher.checks.trees import write
 from tests.launcher.control.serving import CARDS, IDENTITY, UID, Heard, ctl, on_test_driver, started
+from tests.launcher.vm.trees import write
 from tests.launcher.vms import write_vmi
 from tests.processes import ROOT, children, running
 from tests.waiting import allowed

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.claims import Claim, Entry, EntryKind
 from launcher.hook.annotations import read_asked
 from launcher.hook.cards import corrected
 from launcher.hook.rewrite import Rewritten, rewritten
+from launcher.vm.cards.claims import Claim, Entry, EntryKind
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.sysfs.functions import read_host

@@ -1,5 +1,5 @@
 """What a guest's firmware makes of the hook's answers: a real QEMU without VFIO, with other devices in place of cards
-(tests/launcher/guest_pci/test_guest_pci.py does the same with what render prints)."""
+(tests/launcher/vm/guest_pci/test_guest_pci.py does the same with what render prints)."""
 
 import json
 import re
@@ -16,10 +16,10 @@ from lxml.etree import _Element as Element
 
 from launcher.runtime import guest
 from launcher.runtime.events import Ending
-from tests.launcher.guest_pci.test_guest_pci import EVENTUALLY, KERNELS, Place, found, one, ways
 from tests.launcher.guests import a_vm, ending, started
 from tests.launcher.hook.domains import CASES
 from tests.launcher.hook.kubevirt import understood
+from tests.launcher.vm.guest_pci.test_guest_pci import EVENTUALLY, KERNELS, Place, found, one, ways
 
 #: What the test's QEMU can do without: sockets of KubeVirt's, and a CPU of the host's.
 _LEFT_OUT = ("graphics", "serial", "console", "channel")

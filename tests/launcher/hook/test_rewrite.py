@@ -12,7 +12,7 @@ from lxml import etree
 from launcher.hook.kubevirt_domain import alias_of, guest_address_of, source_of
 from launcher.hook.preview import before_libvirt
 from launcher.runtime import guest
-from launcher.versions import shown
+from launcher.vm.versions import shown
 from tests.launcher.hook.domains import CASES, Case
 from tests.launcher.hook.kubevirt import free_ports, one, panics, refused_beside_plugins, started, understood
 from tests.launcher.test_domain import SCHEMA

@@ -74,7 +74,9 @@ def test_kubevirt_collects_it_within_its_second(short_dir: Path) -> None:
 
 def test_it_imports_what_only_a_define_needs_after_its_answer_to_info_and_before_a_define(short_dir: Path) -> None:
     """Beside these imports, an emulated node missed the second that KubeVirt gives for Info."""
-    before = "import sys, launcher.hook.calls, launcher.hook.sidecar; sys.exit('launcher.claims' in sys.modules)"
+    before = (
+        "import sys, launcher.hook.calls, launcher.hook.sidecar; sys.exit('launcher.vm.cards.claims' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", before], cwd=ROOT, check=True)
     with hook(short_dir / "a.sock") as program:
         time.sleep(0.5)

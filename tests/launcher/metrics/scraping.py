@@ -6,12 +6,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from launcher.metrics.domain import DomainNames, DomainSample
-from launcher.metrics.families import families
+from launcher.metrics.families import families, text_of
 from launcher.metrics.gpus import GuestAnswer
 from launcher.metrics.listener import served
-from launcher.metrics.pod import PodSample
-from launcher.metrics.text import text_of
+from launcher.metrics.samples import DomainNames, DomainSample, PodSample
 from launcher.runtime.hostdevs import Hostdev
 from launcher.runtime.nvidia_smi import Told
 from launcher.runtime.operations import VMState

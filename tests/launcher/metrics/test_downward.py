@@ -8,18 +8,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from launcher import paths
-from launcher.facts import Facts
 from launcher.metrics.downward import guest_metrics, host_metrics, refreshed
 from launcher.runtime.vm import Phase
-from launcher.storage.media import made
-from launcher.storage.vhostmd import SIZE, Metric, disk_of, text_of, write_text
+from launcher.vm import paths
+from launcher.vm.facts import Facts
+from launcher.vm.volumes.media import made
+from launcher.vm.volumes.vhostmd import SIZE, Metric, disk_of, text_of, write_text
 from tests.launcher import kernels
 from tests.launcher.cases import case
-from tests.launcher.checks.trees import write
 from tests.launcher.metrics.test_metrics import STATISTICS
 from tests.launcher.runtime.test_life import heard, living, plan
-from tests.launcher.storage.pods import needed
+from tests.launcher.vm.trees import write
+from tests.launcher.vm.volumes.pods import needed
 from tests.launcher.vms import read_manifest
 from tests.waiting import until
 

@@ -9,11 +9,9 @@ from itertools import count
 from pathlib import Path
 from xml.etree import ElementTree
 
-from launcher.metrics.domain import DomainNames
-from launcher.metrics.families import families
+from launcher.metrics.families import families, text_of
 from launcher.metrics.gpus import GuestAnswer, Questions
-from launcher.metrics.pod import PodSample
-from launcher.metrics.text import text_of
+from launcher.metrics.samples import DomainNames, PodSample
 from launcher.runtime.hostdevs import hostdevs_in
 from launcher.runtime.nvidia_smi import Told
 from launcher.runtime.vm import Phase

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from launcher.metrics.domain import DomainNames, DomainSample
-from launcher.metrics.families import families
+from launcher.metrics.families import families, text_of
 from launcher.metrics.listener import served
-from launcher.metrics.pod import PodSample, seen
-from launcher.metrics.text import text_of
+from launcher.metrics.samples import DomainNames, DomainSample, PodSample, seen
 from launcher.runtime.operations import VMState
 from launcher.runtime.vm import VM, Phase
 from pci.address import PCIAddress

@@ -16,7 +16,7 @@ from launcher.cli import command_line
 from program.errors import ProgramError
 from tests.conftest import Command, Machine
 from tests.launcher.cases import VMS, case
-from tests.launcher.checks.trees import write
+from tests.launcher.vm.trees import write
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, vmi_text
 from tests.processes import FIXTURES, ROOT
 

@@ -8,26 +8,25 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from launcher.checks.access import kvm
-from launcher.checks.cgroup import memlock
-from launcher.checks.devices import OpenedNodes, in_the_container
-from launcher.checks.network import privileged
-from launcher.checks.wording import OWN_MACHINE
-from launcher.facts import OwnMachine
-from launcher.manifest.spec import VirtualMachineInstance
-from launcher.network.attachments import attached
 from launcher.pipeline.own_machine import own_machine, variables_of
 from launcher.pipeline.pod import Pod, with_gpus
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import asked_for, root_of, uri_of
-from launcher.storage.media import Brought, Directory, EmptyImage, Overlay, Symlink, made
+from launcher.vm.cards.checks import OpenedNodes, in_the_container
+from launcher.vm.checks import OWN_MACHINE, kvm
+from launcher.vm.facts import OwnMachine
+from launcher.vm.memory.checks import memlock
+from launcher.vm.network.checks import privileged
+from launcher.vm.network.guest import attached
+from launcher.vm.spec import VirtualMachineInstance
+from launcher.vm.volumes.media import Brought, Directory, EmptyImage, Overlay, Symlink, made
 from pci.sysfs.functions import read_host
 from program.errors import ProgramError, Refusal, UserError
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes
-from tests.launcher.checks.trees import GIB, write
-from tests.launcher.storage.pods import qemu_img
+from tests.launcher.vm.trees import GIB, write
+from tests.launcher.vm.volumes.pods import qemu_img
 from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, entries, read_manifest
 from tests.processes import FIXTURES
 

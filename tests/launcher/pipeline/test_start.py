@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from launcher.facts import Facts
 from launcher.pipeline.described_pod import Elsewhere
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
+from launcher.vm.facts import Facts
 from tests.conftest import Machine
 from tests.kernel import becomes
 from tests.launcher.cases import case
-from tests.launcher.checks.trees import write
+from tests.launcher.vm.trees import write
 from tests.launcher.vms import RTX_2060, RTX_3090, RTX_3090_VARIABLE, read_manifest, vmi_text
 
 OWN_CPUS = "    cpu: {cores: 2, dedicatedCpuPlacement: true}\n"

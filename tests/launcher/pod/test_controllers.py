@@ -14,8 +14,8 @@ from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from program.errors import UserError
 from tests.conftest import Command
+from tests.launcher.manifest.test_inputs import vm, written
 from tests.launcher.pod.made import IMAGE, NODE_DEVICES
-from tests.launcher.test_inputs import vm, written
 from tests.openapi import CUT, KINDS
 
 Object = dict[str, Any]

@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from launcher.manifest.parser import read_given
-from launcher.pod.datavolumes import data_volumes
+from launcher.pod.objects import data_volumes
 from tests.conftest import Command
 from tests.launcher.cases import VMS
 

@@ -14,10 +14,10 @@ import yaml
 from jsonschema_rs import Draft7Validator
 from lxml import etree
 
-from launcher import paths
+from launcher.fields.quantity import parse_amount
 from launcher.manifest.inputs import read_input
 from launcher.pod.objects import MEMORY
-from launcher.quantity import parse_amount
+from launcher.vm import paths
 from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.cases import VMS, Case, case, cases

@@ -7,10 +7,10 @@ import pytest
 
 from launcher.runtime import guest
 from launcher.runtime.credentials import Keeper, kept
-from launcher.storage.credentials import AgentCredential
+from launcher.vm.credentials.files import AgentCredential
 from program.errors import Refusal
 from tests.launcher.guests import a_vm
-from tests.launcher.storage.pods import mount
+from tests.launcher.vm.volumes.pods import mount
 
 
 class Agent:

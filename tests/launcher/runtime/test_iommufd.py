@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.facts import Facts
-from launcher.guest_pci.addresses import Layout
 from launcher.hook.annotations import read_asked
 from launcher.runtime import guest
 from launcher.runtime.iommufd import IOMMUFD, opened
+from launcher.vm.facts import Facts
+from launcher.vm.guest_pci.addresses import Layout
 from program.errors import Refusal, UserError
 from tests.launcher.cases import case
 from tests.launcher.guests import a_vm

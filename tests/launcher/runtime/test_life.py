@@ -11,17 +11,17 @@ from uuid import uuid4
 import libvirt
 import pytest
 
-from launcher.domain import domain_name, socket_directory
-from launcher.facts import Facts
-from launcher.guest_pci.addresses import Layout
-from launcher.paths import KERNEL_BOOT
 from launcher.runtime.ahead import Ahead
 from launcher.runtime.embedded import root_of
 from launcher.runtime.events import Ending
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.run import run, tidy
 from launcher.runtime.vm import VM, Change, Phase, StopRequested, VMIdentity
-from launcher.storage.media import Brought
+from launcher.vm.domain import domain_name, socket_directory
+from launcher.vm.facts import Facts
+from launcher.vm.guest_pci.addresses import Layout
+from launcher.vm.paths import KERNEL_BOOT
+from launcher.vm.volumes.media import Brought
 from program.errors import Refusal
 from tests.launcher import kernels
 from tests.launcher.runtime.told import Changes, told

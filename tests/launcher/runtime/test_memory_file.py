@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.suspension import needed
 from launcher.runtime.memory_file import NAMESPACE, GuestMark, MemoryFile, processor_in
+from launcher.runtime.suspendable import needed
 from program.errors import Refusal
 
 _MARK = GuestMark("7.2.22", "AMD", ran=True)

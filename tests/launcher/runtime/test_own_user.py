@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from launcher.runtime.own_user import nodes_of, user_of
-from launcher.storage.formats import becomes_guests
+from launcher.vm.volumes.images import becomes_guests
 from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.kernels import boot_sector

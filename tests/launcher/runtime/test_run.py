@@ -11,8 +11,8 @@ from uuid import uuid4
 import libvirt
 import pytest
 
-from launcher.domain import socket_directory
-from launcher.facts import Facts
+from launcher.vm.domain import socket_directory
+from launcher.vm.facts import Facts
 from tests.conftest import Command, Machine
 from tests.launcher.vms import DEBIAN_12, RTX_2060_VARIABLE, read_manifest, vmi_text, write_vmi
 from tests.plugin.daemon import fetch, free_port

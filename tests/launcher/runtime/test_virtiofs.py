@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.runtime.virtiofs import forget, served
-from launcher.storage.media import Share
+from launcher.vm.volumes.media import Share
 from program.errors import Refusal
 from tests.waiting import until
 

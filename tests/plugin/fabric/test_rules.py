@@ -332,7 +332,7 @@ def preferred_by_the_plugin(free: set[int], size: int) -> tuple[int, ...]:
 
 
 def taken_by_the_scheduler(free: set[int], size: int) -> tuple[int, ...]:
-    """The first GPUs, in the order of the slices, that have one partition of the size: tests/launcher/selection has
+    """The first GPUs, in the order of the slices, that have one partition of the size: tests/launcher/choosing has
     `fit` on such slices, and tests/bench/cluster.py the scheduler."""
     its = board(H100)
     order = sorted(map(device, free), key=lambda each: its.order(each, frozenset(free)))

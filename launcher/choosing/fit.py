@@ -1,0 +1,427 @@
+"""`gpu-launcher fit`: the nodes that could take a VM, as text and as JSON.
+
+The JSON's keys stay:
+
+    {"vm": "NAMESPACE/NAME", "fits": true, "answer": null or {"subject": "NAMESPACE/NAME", "wrong": TEXT, "fix": TEXT},
+     "notes": [TEXT], "nodes": [
+        {"node": NAME, "fits": true, "reason": null, "obstacles": [
+            {"kind": TEXT, "subject": NAME, "wrong": TEXT, "fix": TEXT}],
+         "takes": [{"entry": "gpu 'gpu1'", "device": NAME, "pool": NAME, "address": ADDRESS or null, "product": TEXT or
+                    null, "uuid": UUID or null}],
+         "cards": [{"device": NAME, ..., "reason": TEXT or null}]}],
+     "text": what is printed without --json, but for the answer}
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from launcher.choosing.claim import ANY_GPU, Misfit, claim_for
+from launcher.choosing.cluster import Cluster, PublishedDevice
+from launcher.choosing.names import MOST_TOLD, instead_of, nobodys, offered_by_dra, offered_by_nodes, refuse_unknown_ids
+from launcher.choosing.nodes import NodeState
+from launcher.choosing.objects import names, objects_of, part_of
+from launcher.choosing.obstacles import AskingPod, NodeDistance, Obstacle, obstacles, shown
+from launcher.choosing.placement import TOO_MANY, Judge, Placement, Verdict
+from launcher.choosing.remedies import remedies
+from launcher.choosing.wishes import AskedClaim, Wish, wish_of
+from launcher.vm.cards.annotations import Selection, refuse_unheard
+from launcher.vm.cards.claims import Entry, Request
+from pci import slices as words
+from pci.resource import NODE_DEVICES
+from program.errors import UserError
+from program.output import aligned
+from program.problem import Problem, listed, one_line
+
+_MOST_NODES = 10  # that are told one by one, of each sort
+_MOST_KINDS = 10
+_CARDS = "no such cards"
+_FIX_OF_CARDS = "no node has what it asks for, also if it waits: see the cards below, and docs/choosing.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What a VM would find on each node. `pod`: what its pod asks of a node; None if no Nodes were given. `obstacles`:
+    by node, what speaks against it, its cards first. `unknown`: resources that nobody offers, and what to do about
+    each. `notes`: what fit did not look at, and what it found odd. `remedies`: what would give the VM its cards, if the
+    nearest node lacks these."""
+
+    vm: str
+    wish: Wish
+    placements: tuple[Placement, ...]
+    pod: AskingPod | None
+    states: Mapping[str, NodeState]
+    obstacles: Mapping[str, tuple[Obstacle, ...]]
+    unknown: Mapping[str, str]
+    notes: tuple[str, ...]
+    remedies: tuple[str, ...] = ()
+
+    @property
+    def is_judged(self) -> bool:
+        """Return whether there was anything to judge: a card by DRA, or Nodes."""
+        return bool(self.wish.devices or self.states)
+
+    @property
+    def fitting(self) -> tuple[Placement, ...]:
+        """Return the nodes that could take the VM. If a selector has no answer for a card of any node, there is none:
+        the scheduler gives up on the pod."""
+        if any(placement.unknowable is not None for placement in self.placements):
+            return ()
+        return tuple(placement for placement in self.placements if not self.obstacles[placement.node])
+
+    @property
+    def answer(self) -> tuple[str, str] | None:
+        """Return why no node takes the VM, and what to do; None if one does."""
+        if self.fitting or not self.placements:
+            return None
+        if self.unknown:
+            return f"no node offers {', '.join(self.unknown)}", ", ".join(self.unknown.values())
+        for placement in self.placements:
+            if placement.unknowable is not None:
+                return str(placement.reason), "ask for an attribute with has(...), or .?NAME.orValue(...)"
+        if self.wish.devices and not any(placement.verdicts for placement in self.placements):
+            return "no node has published a device by DRA", "see whether gpu-plugin serves DRA there: deploy/dra"
+        nearest, of_it = self.nearest, self.obstacles[self.nearest.node]
+        which = "the nearest" if len(self.placements) > 1 else "the only one"
+        against = ", ".join(f"{each.text}{_tallied(nearest)}" if each.short == _CARDS else each.text for each in of_it)
+        return f"no node takes it, and {nearest.node} is {which}: {against}", ", or ".join(self.remedies) or of_it[
+            0
+        ].fix
+
+    @property
+    def nearest(self) -> Placement:
+        return min(self.placements, key=self.distance)
+
+    @property
+    def lacks_cards(self) -> bool:
+        """Return whether the nearest node lacks the cards, and it can be tried what would help."""
+        given_up = any(each.unknowable is not None or each.reason == TOO_MANY for each in self.placements)
+        if self.fitting or not self.placements or given_up:
+            return False
+        return any(each.short == _CARDS for each in self.obstacles[self.nearest.node])
+
+    def distance(self, placement: Placement) -> tuple[int, int, int, int, int, str]:
+        """Sort key: the nodes first that are nearest to taking the VM; of these those with the most suitable cards, and
+        the most cards that nearly are."""
+        its = self.obstacles[placement.node]
+        suitable = sum(verdict.reason is None for verdict in placement.verdicts)
+        misfits = Counter(verdict.reason.misfit for verdict in placement.verdicts if verdict.reason)
+        misfit, nearly = max(misfits.items(), default=(0, 0))
+        return max((each.distance for each in its), default=0), len(its), -suitable, -misfit, -nearly, placement.node
+
+
+class NamedClaim(NamedTuple):
+    """An entry of spec.resourceClaims: a ResourceClaim, or a ResourceClaimTemplate, and its name."""
+
+    name: str
+    kind: str
+    object_name: str
+
+
+def fit_of(
+    vm: str,
+    namespace: str | None,
+    entries: Sequence[Entry],
+    selection: Selection,
+    claims: Sequence[NamedClaim],
+    cluster: Cluster,
+    *,
+    dra: bool = True,
+    pod: AskingPod | None = None,
+) -> Fit:
+    """Judge each node for a VM with these entries: with `dra` by the claim that `pod --dra` writes; by `claims`, the
+    VM's own; and by its pod, for a cluster with Nodes.
+
+    UserError for a claim that is not in the cluster, or of a kind that fit does not judge.
+    """
+    asked: list[AskedClaim] = []
+    if dra:
+        refuse_unheard(selection, entries)
+        refuse_unknown_ids(selection, cluster)
+        if (own := claim_for(entries, selection)) is not None:
+            owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
+            asked.append(AskedClaim(owner, own.spec(), {each.name: str(each.entry) for each in own.requests}))
+    asked += (_asked(claim, entries, namespace, cluster) for claim in claims)
+    wish = wish_of(asked, selection, cluster)
+    judge = Judge(wish, cluster)
+    if wish.devices:
+        placements = tuple(map(judge.placement, cluster.nodes))
+    else:
+        placements = tuple(Placement(name, (), None, ()) for name in sorted(cluster.states))
+    fit = Fit(
+        vm=vm,
+        wish=wish,
+        placements=placements,
+        pod=pod,
+        states=cluster.states,
+        obstacles={each.node: tuple(_obstacles(each, pod, cluster)) for each in placements},
+        unknown=_unknown(entries if dra else (), pod, cluster),
+        notes=(),
+    )
+    fit = replace(fit, notes=(*_notes(pod, cluster), *_refused(fit), *nobodys(selection, cluster)))
+    if not fit.lacks_cards or fit.unknown:
+        return fit
+    nodes = sorted(cluster.nodes, key=lambda node: sum(each.short != _CARDS for each in fit.obstacles[node.name]))
+    return replace(fit, remedies=tuple(remedies(wish, cluster, nodes, placements, judge)))
+
+
+def claims_of(pod: Mapping[str, Any], cluster: Cluster) -> list[NamedClaim]:
+    """Return the claims of a pod: for a template the claim that was made of it, if it is there."""
+    namespace, _ = names(pod)
+    made = {
+        each.get("name"): each.get("resourceClaimName")
+        for each in objects_of(part_of(pod, "status", pod), "resourceClaimStatuses", pod)
+    }
+    claims = []
+    for each in objects_of(part_of(pod, "spec", pod), "resourceClaims", pod):
+        name, template = str(each.get("name")), each.get("resourceClaimTemplateName")
+        its_claim = str(each.get("resourceClaimName") or made.get(name))
+        is_there = template is None or (namespace, its_claim) in cluster.claims
+        kind, object_name = ("ResourceClaim", its_claim) if is_there else ("ResourceClaimTemplate", str(template))
+        claims.append(NamedClaim(name, kind, object_name))
+    return claims
+
+
+def _asked(claim: NamedClaim, entries: Iterable[Entry], namespace: str | None, cluster: Cluster) -> AskedClaim:
+    owner = _object(claim, namespace, cluster)
+    spec = part_of(owner, "spec", owner)
+    requests = {
+        entry.wants.name: str(entry)
+        for entry in entries
+        if isinstance(entry.wants, Request) and entry.wants.claim == claim.name
+    }
+    return AskedClaim(owner, spec if claim.kind == "ResourceClaim" else part_of(spec, "spec", owner), requests)
+
+
+def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster) -> Iterator[Obstacle]:
+    states = cluster.states
+    if placement.devices is None:
+        is_near = any(each.reason is None or each.reason.misfit >= Misfit.UNHEALTHY for each in placement.verdicts)
+        distance = NodeDistance.TAKEN if is_near else NodeDistance.WITHOUT
+        yield Obstacle(distance, _CARDS, str(placement.reason), _FIX_OF_CARDS)
+    if pod is not None and placement.node in states:
+        yield from obstacles(pod, states[placement.node], cluster.extended)
+    elif states and placement.node not in states:
+        yield Obstacle(
+            NodeDistance.ELSEWHERE, "no Node", "has slices, and there is no such Node", "get nodes with them"
+        )
+
+
+def _unknown(entries: Iterable[Entry], pod: AskingPod | None, cluster: Cluster) -> dict[str, str]:
+    """Return the resources that nobody offers, each with what to do. `entries` are those that ask DRA by deviceName."""
+    by_dra, by_nodes = offered_by_dra(cluster), offered_by_nodes(cluster)
+    wanted = {entry.wants for entry in entries if isinstance(entry.wants, str)} - ANY_GPU.keys()
+    asked = {name for name in pod.asked if "/" in name} if pod is not None else set()
+    return {
+        **{name: instead_of(name, by_dra) for name in sorted(wanted) if by_dra and words.fitted(name) not in by_dra},
+        **{name: instead_of(name, by_nodes) for name in sorted(asked - by_nodes.keys() - cluster.extended.keys())},
+    }
+
+
+def _notes(pod: AskingPod | None, cluster: Cluster) -> Iterator[str]:
+    yield from cluster.gaps
+    if pod is not None:
+        by_dra = (
+            f"{name} by DRA (DeviceClass {cluster.extended[name]})" for name in pod.asked if name in cluster.extended
+        )
+        if unjudged := [*pod.unjudged, *by_dra]:
+            yield f"not looked at: {', '.join(unjudged)}"
+
+
+def _refused(fit: Fit) -> Iterator[str]:
+    """Yield the nodes that the scheduler may take as well as those that fit, and that refuse the VM for good."""
+    if not fit.fitting:
+        return
+    reasons: dict[str, list[str]] = {}
+    for each in fit.placements:
+        if each.is_refused and len(fit.obstacles[each.node]) == 1:
+            reasons.setdefault(str(each.reason), []).append(each.node)
+    for reason, nodes in list(reasons.items())[:MOST_TOLD]:
+        yield f"the scheduler may take {listed(nodes, MOST_TOLD)} instead, where the VM would never start: {reason}"
+
+
+def _tallied(placement: Placement) -> str:
+    """Return how many of a node's cards have which reason."""
+    counts = Counter(each.reason.short for each in placement.verdicts if each.reason is not None)
+    return f" ({listed((f'{count} {short}' for short, count in counts.most_common()), MOST_TOLD)})" if counts else ""
+
+
+def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mapping[str, Any]:
+    """Return the object that a VM names, from the VM's namespace if that is known."""
+    objects = cluster.claims if claim.kind == "ResourceClaim" else cluster.templates
+    named = [
+        each for (where, name), each in objects.items() if name == claim.object_name and namespace in (None, where)
+    ]
+    if len(named) == 1:
+        return named[0]
+    what = f"spec.resourceClaims: {claim.kind} {claim.object_name}"
+    if named:
+        raise UserError(what, "is in several namespaces", "say the VM's with -n, or write its metadata.namespace")
+    raise UserError(what, "is not among the slices and claims", f"get {claim.kind.lower()}s -A with them")
+
+
+def as_json(fit: Fit) -> str:
+    fits = bool(fit.fitting)
+    document = {
+        "vm": fit.vm,
+        "fits": fits,
+        "answer": None if fit.answer is None else Problem(fit.vm, *fit.answer).as_json(),
+        "notes": list(fit.notes),
+        "nodes": [
+            {
+                "node": placement.node,
+                "fits": fits and not fit.obstacles[placement.node],
+                "reason": placement.reason,
+                "obstacles": [
+                    {"kind": each.distance.name.lower(), **Problem(placement.node, each.text, each.fix).as_json()}
+                    for each in fit.obstacles[placement.node]
+                ],
+                "takes": [
+                    {"entry": wanted.name, **_described(device)}
+                    for wanted, device in zip(fit.wish.devices, placement.devices or (), strict=False)
+                ],
+                "cards": [
+                    {
+                        **_described(verdict.device),
+                        "reason": None if verdict.reason is None else verdict.reason.text,
+                    }
+                    for verdict in placement.verdicts
+                ],
+            }
+            for placement in fit.placements
+        ],
+        "text": as_text(fit, with_answer=False),
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _described(device: PublishedDevice) -> dict[str, Any]:
+    return {
+        "device": device.id.name,
+        "pool": device.id.pool,
+        "address": device.attribute(words.PCI_BUS_ID),
+        "product": device.product,
+        "uuid": _uuid(device),
+    }
+
+
+def as_text(fit: Fit, *, with_answer: bool = True) -> str:
+    """Return the nodes that fit, with what the VM would get there, then the others with all that speaks against each.
+    Of many others come the nearest misses, and the number of nodes and cards for each reason."""
+    fitting = fit.fitting
+    others = sorted((each for each in fit.placements if not fitting or fit.obstacles[each.node]), key=fit.distance)
+    lines = [_headline(fit, len(fitting))]
+    if with_answer and fit.answer is not None and (fit.unknown or fit.states or fit.remedies):
+        wrong, fix = fit.answer
+        lines.append(f"{wrong}; {fix}")
+    if fitting:
+        rows = _taken_rows(fit, fitting[:_MOST_NODES]) if fit.wish.devices else _free_rows(fit, fitting[:_MOST_NODES])
+        lines += ["", *aligned(rows), *_more(len(fitting))]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for placement in others:
+        if told := tuple(_against(fit, placement)):
+            alike.setdefault(told, []).append(placement.node)
+    for (first, *more), nodes in list(alike.items())[:_MOST_NODES]:
+        lines += ["", f"{listed(nodes, MOST_TOLD)}: {first}", *(f"  {line}" for line in more)]
+    lines += _more(len(alike), "kinds of nodes")
+    if len(alike) > _MOST_NODES:
+        lines += ["", *_tally(fit, others)]
+    lines += [f"note: {note}" for note in fit.notes]
+    return "".join(f"{one_line(line)}\n" for line in lines)
+
+
+def _headline(fit: Fit, fitting: int) -> str:
+    nodes = f"{len(fit.placements)} node{'' if len(fit.placements) == 1 else 's'}"
+    if not fit.is_judged:
+        return f"{fit.vm} wants no card by DRA."
+    if not fit.placements:
+        return f"{fit.vm} fits nowhere: neither a Node nor a device of one is among the objects."
+    if fitting == 0:
+        return f"{fit.vm} fits on none of {nodes}."
+    return f"{fit.vm} fits on {fitting} of {nodes}{'' if fit.states else ', as far as its cards are concerned'}."
+
+
+def _taken_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("NODE", "ENTRY", "CARD", "PRODUCT", "UUID")]
+    for placement in placements:
+        node = placement.node
+        for wanted, device in zip(fit.wish.devices, placement.devices or (), strict=True):
+            rows.append((node, wanted.name, _address(device), device.product or "-", _uuid(device) or "-"))
+            node = ""
+    return rows
+
+
+def _free_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...]]:
+    """Return what is free of all that the pod asks for."""
+    asked = [name for name in (fit.pod.asked if fit.pod is not None else ()) if not name.startswith(NODE_DEVICES)]
+    rows: list[tuple[str, ...]] = [("NODE", *asked)]
+    for placement in placements:
+        node = fit.states[placement.node]
+        free = (f"{shown(name, node.free(name))} of {shown(name, node.allocatable[name])} free" for name in asked)
+        rows.append((node.name, *free))
+    return rows
+
+
+def _against(fit: Fit, placement: Placement) -> Iterator[str]:
+    """Yield what speaks against a node, but for what nobody offers: the answer says that of all nodes."""
+    asked = fit.pod.asked if fit.pod is not None else {}
+    no_cards = any(name not in asked for name in fit.unknown)
+    its = [
+        each.text
+        for each in fit.obstacles[placement.node]
+        if each.resource not in fit.unknown and not (no_cards and each.short == _CARDS)
+    ]
+    if its or not fit.unknown:
+        yield from its or ["the scheduler gives up before it gets here"]
+        yield from () if no_cards else _cards(placement.verdicts)
+
+
+def _address(device: PublishedDevice) -> str:
+    return str(device.attribute(words.PCI_BUS_ID) or device.id.name)
+
+
+def _uuid(device: PublishedDevice) -> str | None:
+    """Return a UUID by which an annotation may name the device: NVML's where it is known."""
+    return _text(device, words.NVML_UUID) or _text(device, words.UUID)
+
+
+def _text(device: PublishedDevice, name: str) -> str | None:
+    return None if (value := device.attribute(name)) is None else str(value)
+
+
+def _cards(verdicts: Sequence[Verdict]) -> list[str]:
+    rows = [
+        (
+            _address(verdict.device),
+            verdict.device.product or "-",
+            "could be" if verdict.reason is None else verdict.reason.text,
+        )
+        for verdict in verdicts
+    ]
+    return aligned(rows)
+
+
+def _more(number: int, of: str = "") -> list[str]:
+    left = number - _MOST_NODES
+    return [f"and {left} more {of}".rstrip() + "; --json has all"] if left > 0 else []
+
+
+def _tally(fit: Fit, placements: Sequence[Placement]) -> Iterator[str]:
+    kinds = [each.short for placement in placements for each in fit.obstacles[placement.node]]
+    if fit.states:
+        yield f"Of the {len(placements)} nodes that it does not fit on:"
+        yield from _counted(kinds)
+    reasons = [
+        verdict.reason.short if verdict.reason is not None else "could be one, but not with the others"
+        for placement in placements
+        for verdict in placement.verdicts
+    ]
+    if reasons:
+        yield f"Of the {len(reasons)} cards of nodes that it does not fit on:"
+        yield from _counted(reasons)
+
+
+def _counted(kinds: Iterable[str]) -> list[str]:
+    return aligned([(f"  {count}", kind) for kind, count in Counter(kinds).most_common(_MOST_KINDS)])

@@ -1,0 +1,177 @@
+"""What of a node speaks against a pod, all of it: labels, taints, and what the node has left of what the pod asks for.
+
+As the scheduler filters (NodeUnschedulable, NodeAffinity, TaintToleration, NodeResourcesFit), which stops at the first.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from enum import IntEnum, auto
+from typing import Any, NamedTuple
+
+from launcher.choosing.affinity import NodeAffinity, Taint, Toleration, affinity_of, keeps_away, read_toleration
+from launcher.choosing.names import MOST_TOLD
+from launcher.choosing.nodes import Amounts, NodeState, requests_of
+from launcher.choosing.objects import called, objects_of, part_of
+from program.errors import UserError
+from program.problem import listed
+
+#: The taint of a node that is cordoned.
+CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+#: What the keys of taints begin with that Kubernetes itself gives to nodes.
+OF_KUBERNETES = "node.kubernetes.io/"
+_HUGE_PAGES = "hugepages-"
+_BYTES = ("memory", "ephemeral-storage")
+_MOST_TOLERATIONS = 1_000
+_MEBIBYTE = 1 << 20
+
+
+class NodeDistance(IntEnum):
+    """How far a node is from taking a pod, the nearest first: who has it may go; then somebody has to change something
+    of the node, then of the pod."""
+
+    TAKEN = auto()
+    CORDONED = auto()
+    TAINTED = auto()
+    UNHEALTHY = auto()
+    TOO_SMALL = auto()
+    WITHOUT = auto()
+    ELSEWHERE = auto()
+
+
+class Obstacle(NamedTuple):
+    """Why a node cannot take a pod: `short`, as nodes are counted by it; the `text` goes after the node's name.
+    `resource` is what the node has none of, if that is it."""
+
+    distance: NodeDistance
+    short: str
+    text: str
+    fix: str
+    resource: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskingPod:
+    """A pod that wants a node; `unjudged`: what it asks of one that is not looked at here."""
+
+    asked: Amounts
+    affinity: NodeAffinity
+    tolerations: tuple[Toleration, ...]
+    unjudged: tuple[str, ...]
+
+
+def asking(pod: Mapping[str, Any]) -> AskingPod:
+    """Read a pod. UserError for another form than the API's."""
+    spec = part_of(pod, "spec", pod)
+    tolerations = objects_of(spec, "tolerations", pod)
+    if len(tolerations) > _MOST_TOLERATIONS:
+        raise UserError(called(pod), f"has {len(tolerations)} tolerations", f"expected at most {_MOST_TOLERATIONS}")
+    return AskingPod(
+        asked={name: amount for name, amount in sorted(requests_of(pod).items()) if amount},
+        affinity=affinity_of(spec, pod),
+        tolerations=tuple(map(read_toleration, tolerations)),
+        unjudged=tuple(_unjudged(spec, pod)),
+    )
+
+
+def _unjudged(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
+    if any("persistentVolumeClaim" in volume for volume in objects_of(spec, "volumes", pod)):
+        yield "where its volumes are"
+    affinity = part_of(spec, "affinity", pod)
+    yield from (key for key in ("podAffinity", "podAntiAffinity") if affinity.get(key))
+    if any(
+        each.get("whenUnsatisfiable") != "ScheduleAnyway" for each in objects_of(spec, "topologySpreadConstraints", pod)
+    ):
+        yield "topologySpreadConstraints"
+
+
+def obstacles(pod: AskingPod, node: NodeState, extended: Container[str] = ()) -> tuple[Obstacle, ...]:
+    """Return what keeps the pod from the node, what is hardest to change first. Of resources that are `extended`, by
+    which the scheduler has DRA serve a node without a device plugin for them, only the plugin's are counted."""
+    asked = {name: amount for name, amount in pod.asked.items() if node.offers(name) or name not in extended}
+    every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(asked, node)]
+    return tuple(sorted(every, key=lambda each: -each.distance))
+
+
+def _of_labels(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
+    text = pod.affinity.unmet(node.name, node.labels)
+    if text is not None:
+        fix = "compare with `kubectl get nodes --show-labels`, label a node, or change spec.nodeSelector or affinity"
+        yield Obstacle(NodeDistance.ELSEWHERE, "other labels than it selects", text, fix)
+
+
+def _of_taints(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
+    if node.is_cordoned and keeps_away(CORDON, pod.tolerations):
+        fix = f"`kubectl uncordon {node.name}`, when its work is done"
+        yield Obstacle(NodeDistance.CORDONED, "cordoned", "is cordoned", fix)
+    for taint in node.taints:
+        if taint.key == CORDON.key or not keeps_away(taint, pod.tolerations):
+            continue
+        fix = f"write a toleration into the manifest, or `kubectl taint node {node.name} {taint.key}-`"
+        if taint.key.startswith(OF_KUBERNETES):
+            fix = f"`kubectl describe node {node.name}` says what is wrong with it"
+        yield Obstacle(NodeDistance.TAINTED, f"tainted {taint.key}", f"has the taint {taint}:{taint.effect}", fix)
+
+
+def _of_amounts(asked: Amounts, node: NodeState) -> Iterator[Obstacle]:
+    limit = node.allocatable.get("pods")
+    if limit is not None and len(node.pods) >= limit:
+        text = f"has {len(node.pods)} pod{'' if len(node.pods) == 1 else 's'}, as many as it takes"
+        yield Obstacle(NodeDistance.TAKEN, "too many pods", text, "stop one, or raise the kubelet's maxPods")
+    for name, wanted in sorted(asked.items(), key=lambda each: not _is_device(each[0])):
+        if wanted > node.free(name):
+            yield _shortage(name, wanted, node)
+
+
+def _shortage(name: str, wanted: Decimal, node: NodeState) -> Obstacle:
+    """Return how a node has too little of a resource, or none."""
+    free, allocatable = shown(name, node.free(name)), node.allocatable.get(name, Decimal(0))
+    needs = f"and {shown(name, wanted, ROUND_CEILING)} {'is' if wanted == 1 else 'are'} asked for"
+    if not node.offers(name):
+        return Obstacle(NodeDistance.WITHOUT, f"without {name}", f"has no {name}", _fix_of_size(name), name)
+    if wanted <= allocatable:
+        text = f"has {free} of {shown(name, allocatable)} {name} free {needs}{_holders(name, node)}"
+        return Obstacle(NodeDistance.TAKEN, f"too little {name} free", text, _fix_of_taken(name))
+    if _is_device(name) and wanted <= node.capacity.get(name, 0):
+        healthy = f"of which {shown(name, allocatable)} are healthy"
+        text = f"has {shown(name, node.capacity[name])} {name}, {healthy}, {needs}"
+        fix = f"`gpu-plugin inventory` on {node.name} says what is wrong with the others"
+        return Obstacle(NodeDistance.UNHEALTHY, f"unhealthy {name}", text, fix)
+    text = f"has {shown(name, allocatable)} {name} in all {needs}"
+    return Obstacle(NodeDistance.TOO_SMALL, f"too little {name}", text, _fix_of_size(name))
+
+
+def _holders(resource: str, node: NodeState) -> str:
+    having = sorted(
+        ((pod.asked[resource], pod.name) for pod in node.pods if pod.asked.get(resource)),
+        key=lambda each: (-each[0], each[1]),
+    )
+    told = listed((f"{name} has {shown(resource, amount, ROUND_CEILING)}" for amount, name in having), MOST_TOLD)
+    return f" ({told})" if told else ""
+
+
+def shown(resource: str, amount: Decimal, rounding: str = ROUND_FLOOR) -> str:
+    """Write an amount: bytes in Mi, which compare at a glance, everything else as it is."""
+    if resource in _BYTES or resource.startswith(_HUGE_PAGES):
+        return f"{(amount / _MEBIBYTE).to_integral_value(rounding):f}Mi"
+    return f"{amount.normalize():f}"
+
+
+def _is_device(resource: str) -> bool:
+    return "/" in resource
+
+
+def _fix_of_taken(resource: str) -> str:
+    if _is_device(resource):
+        return "wait until a pod that has one has ended, or stop one"
+    if resource == "memory":
+        return "stop what has it, or give the VM less: the pod's annotation gpu-launcher.dev/memory has the sum"
+    return "stop what has it, or have the VM ask for less"
+
+
+def _fix_of_size(resource: str) -> str:
+    if _is_device(resource):
+        return "ask for devices that one node has"
+    if resource.startswith(_HUGE_PAGES):
+        return "reserve some on a node (hugepages= on its kernel's command line), or leave memory.hugepages out"
+    return "give the VM less, or add a larger node"

@@ -1,0 +1,119 @@
+"""What would help a VM that no node has the cards for: to wait, or to leave out one of its own words.
+
+Each remedy is tried: the nodes are judged for the VM as it would be then. What would change nothing is not told.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+
+from launcher.choosing.claim import NVLINK, OFF_BOARDS, Misfit, partition_of, place_name
+from launcher.choosing.cluster import Cluster, Node
+from launcher.choosing.placement import TOO_MANY, Judge, Placement
+from launcher.choosing.wishes import Sharing, WantedDevice, Wish
+from launcher.vm.cards.annotations import Word
+from pci import slices as words
+from program.problem import listed
+
+_MOST_WORDS = 10  # that are tried; a claim of somebody's own may have hundreds of selectors
+
+
+def remedies(
+    wish: Wish, cluster: Cluster, nodes: Sequence[Node], before: Sequence[Placement], judge: Judge
+) -> Iterator[str]:
+    """Yield what would help, a clause each. `nodes`: all of them, the one first whose cards are to be told; `before`:
+    what the VM finds on them, by this judge."""
+    free_first = [
+        replace(node, devices=tuple(sorted(node.devices, key=lambda each: each.id in cluster.taken))) for node in nodes
+    ]
+    idle = _first(Judge(wish, cluster.idle, judge), free_first)
+    if idle is not None:
+        held = [
+            f"{device.attribute(words.PCI_BUS_ID) or device.id.name} of {idle.node} ({cluster.taken[device.id]})"
+            for device in idle.devices or ()
+            if device.id in cluster.taken
+        ]
+        yield f"wait for {listed(held) if held else f'room on a card of {idle.node}'}"
+    own = list(dict.fromkeys(_words(wish)))[:_MOST_WORDS]
+    several = [way for way in ([word for word in own if word != OFF_BOARDS.source], own) if len(way) > 1]
+    for ways in ([[word] for word in own], *([way] for way in several)):
+        told = [text for way in ways if (text := _without(way, wish, cluster, nodes, before, judge)) is not None]
+        if told:
+            yield from told
+            break
+
+
+def _words(wish: Wish) -> Iterator[str]:
+    """Yield what the VM says itself of its cards: annotations, and lines of CEL."""
+    for wanted in wish.devices:
+        for alternative in wanted.alternatives:
+            yield from (each.source for each in alternative.selectors if each.misfit is Misfit.EXCLUDED)
+    yield from (sharing.source for sharing in wish.sharings)
+
+
+def _first(judge: Judge, nodes: Sequence[Node]) -> Placement | None:
+    """Return the first node that has the cards; None if none has, or it would take too long to know."""
+    tried = (each for node in nodes if (each := judge.placement(node)).devices is not None or each.reason == TOO_MANY)
+    found = next(tried, None)
+    return None if found is None or found.devices is None else found
+
+
+def _without(
+    way: Sequence[str], wish: Wish, cluster: Cluster, nodes: Sequence[Node], before: Sequence[Placement], judge: Judge
+) -> str | None:
+    """Return what becomes of the VM without these words; None if no node has the cards then, either."""
+    changed = Judge(reduce(_less, way, wish), cluster, judge)
+    found = _first(changed, nodes)
+    if found is None:
+        return None
+    excluded = {
+        verdict.device.id
+        for placement in before
+        for verdict in placement.verdicts
+        if verdict.reason is not None and verdict.reason.source in way
+    }
+    of_nodes = {
+        placement.node for placement in before if any(each.device.id in excluded for each in placement.verdicts)
+    }
+    free = sum(
+        verdict.reason is None and verdict.device.id in excluded
+        for node in nodes
+        if node.name in of_nodes
+        for verdict in changed.placement(node).verdicts
+    )
+    cost = f" (excludes {len(excluded)} cards, {free} of them free)" if excluded else ""
+    models = Counter(device.product or device.id.name for device in found.devices or ())
+    cards = ", ".join(f"{count} {model}" for model, count in sorted(models.items()))
+    return f"{' and '.join(map(_done, way))}{cost}: {found.node} then has {cards}"
+
+
+def _done(word: str) -> str:
+    if word == OFF_BOARDS.source:
+        return f"write {NVLINK}"
+    if word.startswith(Word.DRIVER):
+        return f"give the guest the driver of a node's Fabric Manager, and not {word}"
+    return f"leave out {word}"
+
+
+def _less(wish: Wish, word: str) -> Wish:
+    """Return the wish without a word; instead of the one that keeps GPUs off boards, they are of one partition."""
+
+    def less(wanted: WantedDevice) -> WantedDevice:
+        alternatives = (
+            replace(each, selectors=tuple(selector for selector in each.selectors if selector.source != word))
+            for each in wanted.alternatives
+        )
+        return replace(wanted, alternatives=tuple(alternatives))
+
+    sharings = [each for each in wish.sharings if each.source != word]
+    if word == OFF_BOARDS.source:
+        of_gpus = {
+            (number, at)
+            for number, wanted in enumerate(wish.devices)
+            for at, alternative in enumerate(wanted.alternatives)
+            if OFF_BOARDS in alternative.selectors
+        }
+        partition = partition_of(len({number for number, _ in of_gpus}))
+        sharings.append(Sharing(partition, place_name(partition), frozenset(of_gpus), NVLINK))
+    return Wish(tuple(map(less, wish.devices)), tuple(sharings))

@@ -1,0 +1,190 @@
+"""The devices that a VM wants of a cluster, from the ResourceClaims of gpu-launcher and from the VM's own."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.choosing.affinity import Toleration, read_toleration
+from launcher.choosing.cel import shown_line
+from launcher.choosing.claim import DEVICE_CLASS, Constraint, Misfit, Selector, claim_for, place_name, resource_in
+from launcher.choosing.cluster import Cluster, PublishedID, allocated_of, device_of, selectors_of
+from launcher.choosing.objects import called, objects_of, part_of
+from launcher.vm.cards.annotations import Selection
+from launcher.vm.cards.claims import Entry, EntryKind
+from pci import slices as words
+from program.errors import UserError
+
+#: The selector of our class in deploy/dra, for a cluster's objects without DeviceClasses.
+_OUR_CLASS = (f'device.driver == "{words.DRIVER}"',)
+#: Of a claim (AllocationResultsMaxSize, kubernetes/api resource/v1/types.go).
+_MOST_DEVICES = 32
+_JUDGES = (
+    "fit judges requests of devices by number (allocationMode: ExactCount), firstAvailable of one device each, and "
+    "matchAttribute"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What a wanted device may be. `selectors`: all that the device has to fit, those of its class first."""
+
+    selectors: tuple[Selector, ...]
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WantedDevice:
+    """A device that is wanted. `name`: as users know it, `gpu 'gpu1'`, or request and claim. `alternatives`: what it
+    may be, the preferred first; one if the request has no `firstAvailable`. `allocated`: the device that the claim
+    already has."""
+
+    name: str
+    claim: str
+    alternatives: tuple[Alternative, ...]
+    allocated: PublishedID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Devices have to have one value of an attribute, to be on one `place`: those of `bound`, by the number of the
+    wanted device and of the alternative that it is. `source`: what says so."""
+
+    attribute: str
+    place: str
+    bound: frozenset[tuple[int, int]]
+    source: str
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Return the wanted devices that an alternative binds, ascending."""
+        return tuple(sorted({number for number, _ in self.bound}))
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """All devices that a VM wants, and what they have to share."""
+
+    devices: tuple[WantedDevice, ...]
+    sharings: tuple[Sharing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskedClaim:
+    """A claim of a VM: the `spec` of a ResourceClaim or of a template's claims, and the object that has it, `owner`.
+    `entries`: the names of the VM's entries, by request."""
+
+    owner: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    entries: Mapping[str, str]
+
+
+class _Words:
+    """Where the selectors and constraints of a claim come from: the annotations of its VM, if `pod --dra` writes the
+    same for these; else the line of CEL."""
+
+    def __init__(self, claim: AskedClaim, selection: Selection) -> None:
+        self._owner = called(claim.owner)
+        entries: list[Entry] = []
+        for request in objects_of(part_of(claim.spec, "devices", claim.owner), "requests", claim.owner):
+            kinds = objects_of(request, "firstAvailable", claim.owner) or [part_of(request, "exactly", claim.owner)]
+            resources = map(resource_in, selectors_of(kinds[0], claim.owner))
+            kind = EntryKind.GPU if str(request.get("name")).startswith(f"{EntryKind.GPU}-") else EntryKind.HOST_DEVICE
+            entries += [Entry(kind=kind, name="", wants=each) for each in resources if each is not None]
+        self._selectors: dict[str, Selector] = {}
+        self._constraints: tuple[Constraint, ...] = ()
+        with suppress(UserError):  # of more requests than a claim has
+            if (own := claim_for(entries, selection)) is not None:
+                every = (each for request in own.requests for each in (*request.selectors, *request.first_available))
+                self._selectors, self._constraints = {each.expression: each for each in every}, own.constraints
+
+    def selector(self, expression: str) -> Selector:
+        own = f"{shown_line(expression)} of {self._owner}"
+        return self._selectors.get(expression) or Selector(expression, own, Misfit.EXCLUDED)
+
+    def source(self, attribute: str) -> str:
+        """Return where the constraint with this attribute comes from."""
+        own = f"matchAttribute {attribute} of {self._owner}"
+        return next((each.source for each in self._constraints if each.attribute == attribute), own)
+
+
+def wish_of(claims: Iterable[AskedClaim], selection: Selection, cluster: Cluster) -> Wish:
+    """Return what all claims of a VM want, so that no device is given twice. `selection`: what the VM's annotations ask
+    for. UserError for a kind of request or constraint that fit does not judge, and for an entry whose request the claim
+    lacks."""
+    devices: list[WantedDevice] = []
+    sharings: list[Sharing] = []
+    for claim in claims:
+        _read(claim, _Words(claim, selection), cluster, devices, sharings)
+    return Wish(tuple(devices), tuple(sharings))
+
+
+def _read(
+    claim: AskedClaim, known: _Words, cluster: Cluster, devices: list[WantedDevice], sharings: list[Sharing]
+) -> None:
+    """Add what a claim wants to the devices and sharings."""
+    owner, entries = claim.owner, claim.entries
+    by_request: dict[str, list[tuple[int, int]]] = {}  # and by REQUEST/ALTERNATIVE, as constraints may say
+    allocated = {
+        str(result.get("request")).partition("/")[0]: device_of(result, owner) for result in allocated_of(owner)
+    }
+    parts = part_of(claim.spec, "devices", owner)
+    for request in objects_of(parts, "requests", owner):
+        its_name = str(request.get("name"))
+        several = objects_of(request, "firstAvailable", owner)
+        kinds = several or [part_of(request, "exactly", owner)]
+        alternatives = tuple(_alternative(kind, its_name, owner, cluster, known) for kind in kinds)
+        for _ in range(_count(kinds, its_name, owner)):
+            for number, kind in enumerate(kinds):
+                place = (len(devices), number)
+                by_request.setdefault(its_name, []).append(place)
+                if several:
+                    by_request.setdefault(f"{its_name}/{kind.get('name')}", []).append(place)
+            who = entries.get(its_name, f"request {its_name!r} of {called(owner)}")
+            devices.append(WantedDevice(who, called(owner), alternatives, allocated.get(its_name)))
+    if missing := sorted(entries.keys() - by_request.keys()):
+        raise UserError(
+            called(owner),
+            f"has no request {missing[0]!r}, which {entries[missing[0]]} is of",
+            f"expected one of {', '.join(sorted(by_request)) or 'its requests'}",
+        )
+    every = frozenset(place for its in by_request.values() for place in its)
+    for constraint in objects_of(parts, "constraints", owner):
+        attribute = constraint.get("matchAttribute")
+        names = constraint.get("requests") or []
+        if not (isinstance(attribute, str) and isinstance(names, list) and set(map(str, names)) <= by_request.keys()):
+            raise UserError(called(owner), "has a constraint of another kind", _JUDGES)
+        bound = frozenset(place for each in names for place in by_request[str(each)]) or every
+        if bound:
+            sharings.append(Sharing(attribute, place_name(attribute), bound, known.source(attribute)))
+
+
+def _alternative(
+    kind: Mapping[str, Any], request: str, owner: Mapping[str, Any], cluster: Cluster, known: _Words
+) -> Alternative:
+    if not kind or kind.get("allocationMode") == "All" or kind.get("adminAccess"):
+        raise UserError(called(owner), f"request {request!r} is of another kind", _JUDGES)
+    selectors = (
+        *_class(str(kind.get("deviceClassName")), cluster, called(owner)),
+        *map(known.selector, selectors_of(kind, owner)),
+    )
+    return Alternative(selectors, tuple(map(read_toleration, objects_of(kind, "tolerations", owner))))
+
+
+def _count(kinds: Sequence[Mapping[str, Any]], request: str, owner: Mapping[str, Any]) -> int:
+    """Return how many devices a request is of: one if it has several alternatives."""
+    most = _MOST_DEVICES if len(kinds) == 1 else 1
+    counts = [kind.get("count") or 1 for kind in kinds]
+    for count in counts:
+        if not isinstance(count, int) or not 0 < count <= most:
+            raise UserError(called(owner), f"request {request!r} is of {count!r:.20} devices", f"expected up to {most}")
+    return int(counts[0])
+
+
+def _class(name: str, cluster: Cluster, owner: str) -> tuple[Selector, ...]:
+    expressions = cluster.classes.get(name, _OUR_CLASS if name == DEVICE_CLASS else None)
+    if expressions is None:
+        raise UserError(
+            owner, f"is of DeviceClass {name}, which is not there", "get deviceclasses with the slices and claims"
+        )
+    return tuple(Selector(expression, f"DeviceClass {name}", Misfit.OTHER_CLASS) for expression in expressions)

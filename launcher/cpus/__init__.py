@@ -1,1 +1,0 @@
-"""Which of the host's CPUs and NUMA nodes serve which of the guest's."""

@@ -1,0 +1,78 @@
+"""What keeps a guest from being suspended: what of it cannot be in a file, or would be gone with its pod."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+from launcher.vm import paths
+from launcher.vm.checks import warning
+from pci.address import PCIAddress
+from program.finding import Finding
+from program.problem import Problem
+
+_HEADROOM, _SHARE = 64 << 20, 16  # bytes, and a part of the memory, for the devices' state and the file's own structure
+_WITHOUT_STATE = "vfio-pci"  # the driver for any device; a device's own (mlx5_vfio_pci, nvidia) may know its state
+_IN_POD = (paths.OVERLAYS, paths.EMPTY_DISKS)
+
+
+def needed(memory: int) -> int:
+    """Return the bytes that a guest with so many bytes of memory may need on the claim."""
+    return memory + memory // _SHARE + _HEADROOM
+
+
+def not_saved(xml: str, sys: Path) -> Iterator[Problem]:
+    """Yield a problem for each device of a domain of ours that cannot be saved, as far as its XML and the node's /sys
+    tell. What QEMU and libvirt know besides, they say when they are asked to save it (query-migrate's blocked-reasons).
+    """
+    domain = ElementTree.fromstring(xml)  # noqa: S314 it is ours
+    for device in domain.iterfind("devices/hostdev[@type='pci']"):
+        address = device.find("source/address")
+        if address is None:
+            continue
+        host = PCIAddress.from_attributes(address.attrib)
+        if _driver(sys, host) == _WITHOUT_STATE:
+            yield Problem(
+                _named(device, str(host)),
+                f"{host} is bound to vfio-pci, which cannot tell what is in a device",
+                "let the guest hibernate by itself, or give it a vGPU or virtual function whose own driver can migrate",
+            )
+    for share in domain.iterfind("devices/filesystem"):
+        target = share.find("target")
+        name = "" if target is None else target.get("dir", "")
+        yield Problem(name, "is mounted in the guest by virtiofs, whose state libvirt does not save", "use a disk")
+    for disk in domain.iterfind("devices/disk"):
+        source = disk.find("source")
+        file = "" if source is None else source.get("file", "")
+        if disk.find("readonly") is None and disk.get("device") != "cdrom" and file.startswith(_IN_POD):
+            wrong = f"what the guest writes to it is in {file}, which ends with the pod"
+            yield Problem(_named(disk, file), wrong, "expected a disk on a claim")
+    if domain.find("launchSecurity") is not None:
+        yield Problem("launchSecurity", "nobody but the guest can read its memory", "leave it out, or suspend-to")
+
+
+def suspendable(xml: str, memory: int, sys: Path, claim: Path) -> Iterator[Finding]:
+    """Yield a warning for each problem of a VM that is to be suspended some day: it runs all the same. `claim`: the
+    directory where that for its `memory`, in bytes, is mounted."""
+    for problem in not_saved(xml, sys):
+        yield warning(problem.subject, f"the VM cannot be suspended: {problem.wrong}", problem.fix)
+    try:
+        status = os.statvfs(claim)
+    except OSError as error:
+        yield warning(claim, f"the VM cannot be suspended: {error.strerror}", "print its pod anew: gpu-launcher pod")
+        return
+    if (size := status.f_blocks * status.f_frsize) < needed(memory):
+        wrong = f"the claim has {size >> 20} MiB, and suspending the VM may need {needed(memory) >> 20} MiB"
+        yield warning(claim, wrong, "make the claim larger")
+
+
+def _named(device: ElementTree.Element, otherwise: str) -> str:
+    alias = device.find("alias")
+    return otherwise if alias is None else alias.get("name", "").removeprefix("ua-")
+
+
+def _driver(sys: Path, address: PCIAddress) -> str:
+    try:  # without pci.sysfs, which the process beside QEMU does not have
+        return (sys / "bus/pci/devices" / str(address) / "driver").readlink().name
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""The serial console, the screen, and which of the cards is a display."""

@@ -1,0 +1,1 @@
+"""Keys and passwords of the guest's users, which its agent applies."""

@@ -1,0 +1,1 @@
+"""What the machine and the hypervisor offer to the guest, and its clock."""

@@ -1,0 +1,1 @@
+"""BIOS and EFI, a kernel and its arguments, and what firmware tells the guest."""

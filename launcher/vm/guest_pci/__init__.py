@@ -1,0 +1,1 @@
+"""Where each card is in the guest: seats, ports and expanders, room for BARs, and the picture of them."""

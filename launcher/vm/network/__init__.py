@@ -1,0 +1,1 @@
+"""The guest's network cards, and what each is attached to."""

@@ -1,0 +1,1 @@
+"""What keeps a guest from its host: confidential computing."""
