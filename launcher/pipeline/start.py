@@ -18,7 +18,7 @@ from launcher.vm.cards.peer_to_peer import NO_PROPERTIES, cliques_in, properties
 from launcher.vm.cpu.guest import Pinning, pinning
 from launcher.vm.domain import domain_element, serialised
 from launcher.vm.facts import Facts
-from launcher.vm.from_spec import guest_of
+from launcher.vm.from_spec import guest_devices, guest_of
 from launcher.vm.guest import Guest
 from launcher.vm.guest_pci.addresses import Layout
 from launcher.vm.guest_pci.bars import hole as hole_of
@@ -27,7 +27,6 @@ from launcher.vm.guest_pci.topology import laid_out
 from launcher.vm.network.checks import not_tuned, reached_elsewhere
 from launcher.vm.network.guest import Attached
 from launcher.vm.network.multus import virtual_function
-from launcher.vm.peripherals.guest import guest_devices
 from launcher.vm.spec import Spec, VirtualMachineInstance
 from launcher.vm.versions import NEWER, NEWER_FOR_QEMU, Newer, nearest, newer_elements
 from launcher.vm.volumes.guest import from_the_start

@@ -11,27 +11,20 @@ from launcher.runtime.embedded import has_qemu_here, root_of
 from launcher.runtime.suspendable import suspendable
 from launcher.runtime.user import let_lock, open_files
 from launcher.vm.cards.checks import in_sysfs, in_the_container, read_nodes
-from launcher.vm.checks import OWN_MACHINE, POD, Wording, kvm, opened, quotes
+from launcher.vm.checks import OWN_MACHINE, POD, Wording, opened
+from launcher.vm.cpu.checks import cpus, kvm
 from launcher.vm.cpu.facts import cpuset_of_pod
 from launcher.vm.facts import Facts, OwnMachine, PodInterface
 from launcher.vm.firmware.checks import firmware, read_images
 from launcher.vm.guest import Guest
-from launcher.vm.memory.checks import (
-    cpus,
-    hugepages,
-    memlock,
-    memory,
-    read_limits,
-    read_pools,
-    slow_start,
-    to_be_locked,
-)
+from launcher.vm.memory.checks import hugepages, memlock, memory, read_limits, read_pools, slow_start, to_be_locked
 from launcher.vm.memory.guest import allocation
 from launcher.vm.memory.pod import mapped_bars, overhead
 from launcher.vm.network.checks import ports, privileged
 from launcher.vm.network.facts import read_pod_interfaces
 from launcher.vm.paths import SUSPENDED, below
 from launcher.vm.programs import machines_of, missing_programs, programs, programs_of
+from launcher.vm.security.checks import quotes
 from launcher.vm.spec import Spec
 from launcher.vm.versions import kernel_version
 from launcher.vm.volumes.checks import read_rooms, space, volumes

@@ -1,59 +1,18 @@
 """spec.domain.devices: the lists of disks, interfaces and host devices, and all the small devices."""
 
 from functools import partial
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import model_validator
 
 from launcher.fields.objects import Below, Ignored, Items, Object, Refused, check_all, placed, refuse_twice
-from launcher.fields.scalars import AliasName, first_twice
+from launcher.fields.scalars import first_twice
 from launcher.vm.cards.claims import Entry, EntryKind, VirtualFunctionOf
 from launcher.vm.cards.manifest import GPU, HostDevice, refuse_repeated
 from launcher.vm.disks.manifest import Disk, Filesystem
 from launcher.vm.network.manifest import DEFAULT, Interface
+from launcher.vm.peripherals.manifest import TPM, Input, PanicDevice, Rng, Sound, Video, Watchdog
 from program.errors import Nonsense
-
-
-class Input(Object):
-    name: AliasName
-    type: Literal["tablet"] = "tablet"
-    bus: Literal["usb", "virtio"] = "usb"
-
-
-class I6300ESBWatchdog(Object):
-    action: Literal["poweroff", "reset", "shutdown"] = "reset"
-
-
-class Watchdog(Object):
-    name: AliasName
-    i6300esb: I6300ESBWatchdog = I6300ESBWatchdog.model_construct()
-    diag288: Annotated[None, Refused("it is a device of s390x", "write `i6300esb: {}` instead")] = None
-
-
-class Rng(Object):
-    pass
-
-
-class Sound(Object):
-    name: AliasName
-    model: Literal["ich9", "ac97"] = "ich9"
-
-
-class PanicDevice(Object):
-    model: Literal["hyperv", "isa", "pvpanic"] | None = None
-
-    def of(self, architecture: str) -> str:
-        """Return the model, or the one that libvirt has by itself on this architecture."""
-        return self.model or ("isa" if architecture == "amd64" else "pvpanic")
-
-
-class TPM(Object):
-    enabled: bool = True
-    persistent: bool = False
-
-
-class Video(Object):
-    type: Literal["vga", "bochs", "cirrus", "ramfb", "virtio"]
 
 
 class Devices(Object):

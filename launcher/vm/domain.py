@@ -26,6 +26,7 @@ from launcher.vm.disks import xml as disks
 from launcher.vm.facts import Facts
 from launcher.vm.features import xml as features
 from launcher.vm.firmware import xml as firmware
+from launcher.vm.from_spec import GuestDevices
 from launcher.vm.guest import Guest
 from launcher.vm.guest_pci import xml as guest_pci
 from launcher.vm.guest_pci.addresses import Layout
@@ -34,7 +35,7 @@ from launcher.vm.memory import guest as allocation
 from launcher.vm.memory import xml as memory
 from launcher.vm.network import xml as network
 from launcher.vm.peripherals import xml as peripherals
-from launcher.vm.peripherals.guest import GuestDevices
+from launcher.vm.security import xml as security
 from launcher.vm.spec import Domain, Metadata, VirtualMachineInstance
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
@@ -80,7 +81,7 @@ def domain_element(
                 *guest_pci.root_complex(hole),
                 *_devices(domain.devices, guest, layout, devices, uuid, facts, str(socket_directory(vmi, facts))),
             ),
-            *memory.launch_security(domain.launchSecurity),
+            *security.launch_security(domain.launchSecurity),
             *guest_pci.command_line(guest, hole),
             *cards.override(properties),
         ]

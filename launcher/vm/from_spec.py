@@ -1,15 +1,22 @@
-"""The guest that a manifest describes, and its I/O threads."""
+"""The guest that a manifest describes, and all of its devices that are not told in one field of the manifest each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import count as counting
 
-from launcher.vm.disks.manifest import Disk
+from launcher.vm.cards.claims import Claim
+from launcher.vm.cards.guest import GuestCard
+from launcher.vm.cards.roms import ROM, roms_by_alias, roms_of
+from launcher.vm.consoles.guest import Screen, displays_of, screen_of
+from launcher.vm.disks.guest import DiskThreads, GuestDisk, guest_disks, iothreads_of
+from launcher.vm.facts import Facts
 from launcher.vm.guest import CPUTopology, Guest
-from launcher.vm.spec import Domain, Spec, VirtualMachineInstance
+from launcher.vm.guest_pci.addresses import usb, with_seats
+from launcher.vm.network import guest as network
+from launcher.vm.network.guest import Attached, attached
+from launcher.vm.peripherals.guest import GuestInput, guest_inputs
+from launcher.vm.spec import Domain, Metadata, Spec, VirtualMachineInstance
 
 _MACHINES = {"amd64": "q35", "arm64": "virt"}
-_THREADS_PER_CPU = 2
 
 
 def guest_of(vmi: VirtualMachineInstance) -> Guest:
@@ -54,63 +61,45 @@ def _emulator_cpus(domain: Domain, others: int, *, can_be_two: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiskThreads:
-    """`count` threads, numbered from 1; `pool` of them are a supplemental pool, all or none.
+class GuestDevices:
+    """`displays`: the cards that are displays, by alias, and whether each has ramfb. `roms`: option ROMs by alias, None
+    for no ROM. `usb`: the host's USB devices. `has_usb`: whether anything is on USB and needs a controller."""
 
-    `of_disks`: the threads of each disk that has any, by its name. One is <driver iothread="1"/>; more are a pool's,
-    <driver><iothreads>, which libvirt has since 10.0. `of_scsi_controller`: the threads of the controller and so of its
-    disks, with a policy, at most one for each vCPU; libvirt has more than one of them since 11.2.
-    """
+    disks: tuple[GuestDisk, ...]
+    iothreads: DiskThreads
+    inputs: tuple[GuestInput, ...]
+    screen: Screen | None
+    displays: Mapping[str, bool]
+    roms: Mapping[str, ROM | None]
+    network_cards: tuple[Attached, ...]
+    usb: tuple[Claim, ...]
+    has_usb: bool
 
-    count: int
-    pool: int
-    of_disks: Mapping[str, tuple[int, ...]]
-    of_scsi_controller: tuple[int, ...]
 
-
-def iothreads_of(spec: Spec) -> DiskThreads:
-    """Return a guest's I/O threads, and which disks they serve.
-
-    The rules are KubeVirt's (pkg/virt-launcher/virtwrap/converter/iothreads). A policy, or a disk that wants a thread
-    of its own, brings threads. The first threads are shared by the other disks, in turn; those after them belong to the
-    disks with dedicatedIOThread, one each. A supplemental pool serves every disk with all of its threads. Only virtio
-    disks use any, but all disks count.
-    """
-    domain, disks = spec.domain, spec.disks
-    dedicated = sum(disk.dedicatedIOThread for disk in disks)
-    pool = (domain.ioThreads.supplementalPoolThreadCount or 0) if domain.ioThreads is not None else 0
-    shared = _shared(domain, len(disks), dedicated)
-    count = pool or shared + dedicated
-    buses = [disk.bus(spec.architecture) for disk in disks]
-    virtio = [disk for disk, bus in zip(disks, buses, strict=True) if bus == "virtio"]
-    in_pool = {disk.name: tuple(range(1, pool + 1)) for disk in virtio}
-    serves_scsi = domain.ioThreadsPolicy is not None and "scsi" in buses
-    return DiskThreads(
-        count=count,
-        pool=pool,
-        of_disks=in_pool if pool else _turns(virtio, shared) if count else {},
-        of_scsi_controller=tuple(range(1, min(count, domain.vcpus) + 1)) if serves_scsi else (),
+def guest_devices(
+    spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[GuestCard, ...], facts: Facts
+) -> GuestDevices:
+    """Return the guest's devices. UserError for a disk whose volume, by the facts, is not what the disk asks for, and
+    for displays that cannot be; Refusal for a network that the pod lacks, or that no guest can be connected to."""
+    devices, threads = spec.domain.devices, iothreads_of(spec)
+    disks = tuple(guest_disks(spec, metadata, threads, facts))
+    inputs = guest_inputs(devices, guest.architecture)
+    usb_claims = usb(cards)
+    buses = {*(disk.bus for disk in disks), *(device.bus for device in inputs)}
+    return GuestDevices(
+        disks=disks,
+        iothreads=threads,
+        inputs=inputs,
+        screen=screen_of(devices, guest),
+        displays=displays_of(devices, dict.fromkeys(card.claim for card in with_seats(cards))),
+        roms=roms_by_alias(cards, roms_of(spec, metadata)),
+        network_cards=attached(
+            spec,
+            facts.pod_interfaces,
+            facts.own.ports if facts.own is not None else None,
+            network.PORTS if network.is_injected(metadata) else (),
+        ),
+        usb=usb_claims,
+        # On arm64 always, as for KubeVirt.
+        has_usb=guest.architecture == "arm64" or bool(usb_claims) or "usb" in buses,
     )
-
-
-def _turns(disks: list[Disk], shared: int) -> Mapping[str, tuple[int, ...]]:
-    own, turn = counting(shared + 1), counting()
-    return {disk.name: (next(own) if disk.dedicatedIOThread else next(turn) % shared + 1,) for disk in disks}
-
-
-def _shared(domain: Domain, disks: int, dedicated: int) -> int:
-    """Return how many threads serve the disks without a thread of their own."""
-    if domain.ioThreadsPolicy is None and not dedicated:
-        return 0
-    limit = _limit(domain)
-    return disks - dedicated if disks <= limit else max(limit - dedicated, 1)
-
-
-def _limit(domain: Domain) -> int:
-    """Return the most threads in all. A disk's own thread may exceed it."""
-    if domain.ioThreadsPolicy != "auto":
-        return 1
-    if domain.cpu.dedicatedCpuPlacement and domain.cpu.isolateEmulatorThread:
-        return 1  # beside the emulator's, on its CPU
-    cpus = domain.resources.request("cpu") or domain.resources.limit("cpu") or 1
-    return cpus * _THREADS_PER_CPU

@@ -12,11 +12,10 @@ from launcher.vm.cards.guest import GuestCard, whole_cards
 from launcher.vm.cpu.guest import pinning
 from launcher.vm.domain import domain_element, serialised
 from launcher.vm.facts import Facts
-from launcher.vm.from_spec import guest_of
+from launcher.vm.from_spec import guest_devices, guest_of
 from launcher.vm.guest import CPUTopology, Guest
 from launcher.vm.guest_pci.addresses import Layout, layout
 from launcher.vm.guest_pci.bars import hole
-from launcher.vm.peripherals.guest import guest_devices
 from launcher.vm.spec import VirtualMachineInstance
 from pci.host import Host
 

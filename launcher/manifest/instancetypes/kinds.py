@@ -9,11 +9,11 @@ from launcher.fields.objects import Ignored, Items, Object, OpenObject
 from launcher.fields.scalars import Count, DNSLabel, DNSName, Text
 from launcher.vm.cards.manifest import GPU, HostDevice, VirtualGPUOptions
 from launcher.vm.cpu.manifest import NUMA, CPUFeature, CPUName, Realtime
-from launcher.vm.devices import TPM, Rng
 from launcher.vm.disks.manifest import BlockSize, Bus
 from launcher.vm.features.manifest import APIC, KVM, ClockOffset, FeatureState, Hyperv, Timers
 from launcher.vm.firmware.manifest import EFI
 from launcher.vm.memory.manifest import Hugepages, MemorySize
+from launcher.vm.peripherals.manifest import TPM, Rng
 from launcher.vm.security.manifest import LaunchSecurity
 from launcher.vm.spec import IOThreads
 from program.errors import Nonsense

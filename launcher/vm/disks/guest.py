@@ -1,18 +1,18 @@
 """The guest's disks: on which bus, under which name, over which source, served by which threads."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import count as counting
 
 from launcher.vm.disks.manifest import Bus, Cache, Disk
 from launcher.vm.facts import BlockSizes, Facts
-from launcher.vm.from_spec import DiskThreads
-from launcher.vm.spec import Metadata, Spec
+from launcher.vm.spec import Domain, Metadata, Spec
 from launcher.vm.volumes.guest import DiskSource, source
 from program.errors import UserError
 
 # SCSI and USB disks count together with SATA's, as in Linux.
 _PREFIXES = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
+_THREADS_PER_CPU = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,21 @@ class GuestDisk:
         return device_name(_PREFIXES[self.bus], self.number)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskThreads:
+    """`count` threads, numbered from 1; `pool` of them are a supplemental pool, all or none.
+
+    `of_disks`: the threads of each disk that has any, by its name. One is <driver iothread="1"/>; more are a pool's,
+    <driver><iothreads>, which libvirt has since 10.0. `of_scsi_controller`: the threads of the controller and so of its
+    disks, with a policy, at most one for each vCPU; libvirt has more than one of them since 11.2.
+    """
+
+    count: int
+    pool: int
+    of_disks: Mapping[str, tuple[int, ...]]
+    of_scsi_controller: tuple[int, ...]
+
+
 def guest_disks(spec: Spec, metadata: Metadata, threads: DiskThreads, facts: Facts) -> Iterator[GuestDisk]:
     """Yield the guest's disks, in the manifest's order; UserError if a disk asks for what its volume, by the facts, is
     not."""
@@ -45,7 +60,7 @@ def guest_disks(spec: Spec, metadata: Metadata, threads: DiskThreads, facts: Fac
         for index, volume in enumerate(spec.volumes)
         if volume.name not in spec.shared
     }
-    numbers = {prefix: count() for prefix in _PREFIXES.values()}
+    numbers = {prefix: counting() for prefix in _PREFIXES.values()}
     for disk in spec.disks:
         bus = disk.bus(spec.architecture)
         _refuse_lun_of_file(disk, sources.get(disk.name))
@@ -112,3 +127,51 @@ def _block_sizes(disk: Disk, facts: Facts) -> BlockSizes | None:
             f"leave blockSize out, or for render name it: --block-size {disk.name}=LOGICAL/PHYSICAL/DISCARD in bytes",
         )
     return facts.block_sizes[disk.name]
+
+
+def iothreads_of(spec: Spec) -> DiskThreads:
+    """Return a guest's I/O threads, and which disks they serve.
+
+    The rules are KubeVirt's (pkg/virt-launcher/virtwrap/converter/iothreads). A policy, or a disk that wants a thread
+    of its own, brings threads. The first threads are shared by the other disks, in turn; those after them belong to the
+    disks with dedicatedIOThread, one each. A supplemental pool serves every disk with all of its threads. Only virtio
+    disks use any, but all disks count.
+    """
+    domain, disks = spec.domain, spec.disks
+    dedicated = sum(disk.dedicatedIOThread for disk in disks)
+    pool = (domain.ioThreads.supplementalPoolThreadCount or 0) if domain.ioThreads is not None else 0
+    shared = _shared(domain, len(disks), dedicated)
+    count = pool or shared + dedicated
+    buses = [disk.bus(spec.architecture) for disk in disks]
+    virtio = [disk for disk, bus in zip(disks, buses, strict=True) if bus == "virtio"]
+    in_pool = {disk.name: tuple(range(1, pool + 1)) for disk in virtio}
+    serves_scsi = domain.ioThreadsPolicy is not None and "scsi" in buses
+    return DiskThreads(
+        count=count,
+        pool=pool,
+        of_disks=in_pool if pool else _turns(virtio, shared) if count else {},
+        of_scsi_controller=tuple(range(1, min(count, domain.vcpus) + 1)) if serves_scsi else (),
+    )
+
+
+def _turns(disks: list[Disk], shared: int) -> Mapping[str, tuple[int, ...]]:
+    own, turn = counting(shared + 1), counting()
+    return {disk.name: (next(own) if disk.dedicatedIOThread else next(turn) % shared + 1,) for disk in disks}
+
+
+def _shared(domain: Domain, disks: int, dedicated: int) -> int:
+    """Return how many threads serve the disks without a thread of their own."""
+    if domain.ioThreadsPolicy is None and not dedicated:
+        return 0
+    limit = _limit(domain)
+    return disks - dedicated if disks <= limit else max(limit - dedicated, 1)
+
+
+def _limit(domain: Domain) -> int:
+    """Return the most threads in all. A disk's own thread may exceed it."""
+    if domain.ioThreadsPolicy != "auto":
+        return 1
+    if domain.cpu.dedicatedCpuPlacement and domain.cpu.isolateEmulatorThread:
+        return 1  # beside the emulator's, on its CPU
+    cpus = domain.resources.request("cpu") or domain.resources.limit("cpu") or 1
+    return cpus * _THREADS_PER_CPU

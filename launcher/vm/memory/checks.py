@@ -92,17 +92,6 @@ def memory(guest: Guest, limit: int | None, beside: int, *, is_pinned: bool) -> 
     return warning(_MEMORY_LIMIT, f"{says}: the kernel kills QEMU if it is all used", fix)
 
 
-def cpus(guest: Guest, quota: float | None) -> Finding | None:
-    if quota is None or quota >= guest.vcpus:
-        return None
-    return warning(
-        "the container's CPU limit",
-        f"is {quota:g} CPUs, and the guest has {guest.vcpus} vCPUs: they stand still for a part of each tenth of a "
-        "second",
-        "raise resources.limits.cpu of the container, or leave it out",
-    )
-
-
 def to_be_locked(guest: Guest, cards: Iterable[GuestCard]) -> int:
     """Return how many bytes QEMU has to be able to lock; 0 if no device reaches the guest's memory by DMA.
 

@@ -8,8 +8,9 @@ from lxml.etree import _Element as Element
 
 from launcher.vm.cpu import placement
 from launcher.vm.devices import Devices
+from launcher.vm.from_spec import GuestDevices
 from launcher.vm.guest import Guest
-from launcher.vm.peripherals.guest import GuestDevices, GuestInput
+from launcher.vm.peripherals.guest import GuestInput
 from launcher.vm.xml import virtio_driver, virtio_model
 
 _BALLOON_PERIOD = "10"  # seconds between two looks at the guest's memory, KubeVirt's

@@ -14,7 +14,8 @@ from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import asked_for, root_of, uri_of
 from launcher.vm.cards.checks import OpenedNodes, in_the_container
-from launcher.vm.checks import OWN_MACHINE, kvm
+from launcher.vm.checks import OWN_MACHINE
+from launcher.vm.cpu.checks import kvm
 from launcher.vm.facts import OwnMachine
 from launcher.vm.memory.checks import memlock
 from launcher.vm.network.checks import privileged

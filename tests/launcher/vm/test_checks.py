@@ -2,8 +2,10 @@ import errno
 import socket
 from pathlib import Path
 
-from launcher.vm.checks import OWN_MACHINE, kvm, opened, quotes
+from launcher.vm.checks import OWN_MACHINE, opened
+from launcher.vm.cpu.checks import kvm
 from launcher.vm.from_spec import guest_of
+from launcher.vm.security.checks import quotes
 from program.problem import Severity
 from tests.launcher.vms import read_manifest
 from tests.processes import FIXTURES

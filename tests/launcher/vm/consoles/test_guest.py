@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from launcher.vm.cards.claims import Claim, Entry, EntryKind
 from launcher.vm.cards.manifest import GPU, Display, RamFB, VirtualGPUOptions
 from launcher.vm.consoles.guest import displays_of
-from launcher.vm.devices import Devices, Video
+from launcher.vm.devices import Devices
+from launcher.vm.peripherals.manifest import Video
 from pci.address import PCIAddress
 from program.errors import UserError
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vm.disks.guest import GuestDisk, device_name, guest_disks
+from launcher.vm.disks.guest import GuestDisk, device_name, guest_disks, iothreads_of
 from launcher.vm.facts import BlockSizes, Facts, read_block_sizes
-from launcher.vm.from_spec import iothreads_of
 from launcher.vm.spec import VirtualMachineInstance
 from program.errors import UserError
 from tests.launcher.vms import read_manifest, vmi_text

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vm.from_spec import iothreads_of
+from launcher.vm.disks.guest import iothreads_of
 from tests.launcher.vms import read_manifest, vmi_text
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.vm.cpu.checks import cpus
 from launcher.vm.guest import CPUTopology
-from launcher.vm.memory.checks import Limits, cpus, memory, read_limits
+from launcher.vm.memory.checks import Limits, memory, read_limits
 from program.problem import Severity
 from tests.launcher.vm.trees import GIB, MIB, write
 from tests.launcher.vms import a_guest

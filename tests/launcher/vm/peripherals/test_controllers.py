@@ -7,8 +7,7 @@ from lxml.etree import _Element as Element
 from launcher.vm.cards.claims import Claim, Entry, EntryKind
 from launcher.vm.cards.guest import GuestCard
 from launcher.vm.facts import Facts
-from launcher.vm.from_spec import guest_of
-from launcher.vm.peripherals.guest import guest_devices
+from launcher.vm.from_spec import guest_devices, guest_of
 from launcher.vm.peripherals.xml import controllers
 from pci.resource import USBAddress
 from tests.launcher.vms import read_manifest, vmi_text
