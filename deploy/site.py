@@ -26,7 +26,7 @@ ELSEWHERE = {
 } | {f"deploy/{part}/README.md": f"install/{part}.md" for part in ("plugin", "dra", "chart", "launcher", "hook")}
 
 #: What counts less in a search than the pages for users, and what counts more; by folder or page.
-_OF_CONTRIBUTORS = ("contributing.md", "folders.md", "testing.md", "releases.md", "dependencies.md")
+_OF_CONTRIBUTORS = ("contributing.md", "testing.md", "releases.md", "dependencies.md")
 _BOOSTS = {
     "troubleshooting.md": 1.5,
     "getting-started.md": 0.7,

@@ -161,9 +161,9 @@ def _is_in(module: str, place: str) -> bool:
     return fnmatchcase(".".join(module.split(".")[: len(parts)]), place)
 
 
-def test_docs_folders_names_every_folder_and_no_other() -> None:
-    """In the first column of its table: a row for each folder of the root, and of the programs."""
-    rows = re.findall(r"^\| `([a-z_/]+)/` \|", (ROOT / "docs/folders.md").read_text(), re.MULTILINE)
+def test_contributing_names_every_folder_and_no_other() -> None:
+    """In the first column of its first table: a row for each folder of the root, and of the programs."""
+    rows = re.findall(r"^\| `([a-z_/]+)/` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     packages = {path.parent for path in (*ROOT.glob("*/__init__.py"), *ROOT.glob("[glp]*/*/__init__.py"))}
     folders = {str(path.relative_to(ROOT)) for path in packages} | {"deploy", "docs", "templates"}
     assert folders <= set(rows), sorted(folders - set(rows))
