@@ -58,13 +58,12 @@ bench: .venv/ready  ## the figures of docs/figures.md
 figures: .venv/ready  ## how large the project is: source, tests, docs, flags
 	.venv/bin/python -m tests.figures
 
-protos: .venv/ready  ## regenerate the modules of the kubelet's APIs, the control socket's and KubeVirt's hooks from their .proto files
+protos: .venv/ready  ## regenerate the modules of the kubelet's APIs and KubeVirt's hooks from their .proto files
 	.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
 	    plugin/kubelet_api/v1beta1/deviceplugin.proto plugin/kubelet_api/podresources_v1/podresources.proto \
 	    plugin/kubelet_api/pluginregistration_v1/registration.proto \
 	    plugin/kubelet_api/dra_v1/dra.proto plugin/kubelet_api/dra_health_v1alpha1/health.proto
-	.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. launcher/control/api/*.proto \
-	    launcher/hook/api/*.proto
+	.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. launcher/hook/api/*.proto
 
 lock:  ## pin what pyproject.toml asks for; needs uv
 	uv pip compile --quiet --universal --generate-hashes --all-extras --group dev \

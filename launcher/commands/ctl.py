@@ -1,13 +1,15 @@
 """gpu-launcher ctl."""
 
+import base64
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +18,10 @@ from launcher.vm.paths import CONTROL_SOCKET, RUN_OF_USERS, SOCKET_IN_ROOT, runt
 from program.errors import Refusal, UserError
 from program.output import aligned, print_bytes, print_text
 from program.problem import one_line
+
+if TYPE_CHECKING:
+    from launcher.control.messages import GuestFilesystems, GuestUsers, State, VMEvent
+    from launcher.runtime.agent import GuestFilesystem, GuestInfo, GuestUser
 
 #: Seconds for the launcher, besides those for the guest's agent.
 _BESIDE_THE_AGENT = 10
@@ -82,6 +88,7 @@ def ctl(
     if as_json and action not in (Action.STATE, Action.EVENTS, Action.GUEST):
         raise UserError("--json", f"is not for {action.value}", "leave it out")
     # --help needs none of the imports below.
+    from launcher.control import messages
     from launcher.control.client import ask, ask_for_all
 
     named = socket
@@ -94,20 +101,20 @@ def ctl(
 
     match action:
         case Action.STATE:
-            state = ask(at(), "GetState")
-            print(json.dumps(fields_of(state)) if as_json else one_line(_state_line(state)))
+            state = ask(at(), messages.STATE)
+            print(json.dumps(asdict(state)) if as_json else one_line(_state_line(state)))
         case Action.XML:
-            print(ask(at(), "GetXML").xml)
+            print(ask(at(), messages.GET_XML).xml)
         case Action.EVENTS:
-            for change in ask_for_all(at(), "WatchChanges"):
-                print(json.dumps(fields_of(change)) if as_json else one_line(_change_line(change)), flush=True)
+            for change in ask_for_all(at(), messages.EVENTS):
+                print(json.dumps(asdict(change)) if as_json else one_line(_change_line(change)), flush=True)
         case Action.SUSPEND:
-            if not [*ask_for_all(at(), "Suspend")][-1].saved:
+            if not [*ask_for_all(at(), messages.SUSPEND)][-1].saved:
                 raise Refusal("ctl suspend", "the launcher has ended before it answered", "its log says why")
         case Action.CONSOLE:
             from launcher.control.console import attach
 
-            console = ask(at(), "GetConsole")
+            console = ask(at(), messages.CONSOLE)
             attach(Path(console.path), *_standard(action))
         case Action.SCREENSHOT:
             _screenshot(at, words or [])
@@ -115,8 +122,8 @@ def ctl(
             _vnc(at, listen)
         case Action.GUEST:
             return _guest(at, words or [], timeout, sysfs, as_json=as_json)
-        case _:  # Pause, Resume, Reset, Shutdown, Kill
-            ask(at(), action.value.capitalize())
+        case _:  # pause, resume, reset, shutdown, kill
+            ask(at(), messages.METHODS[action.value])
     return None
 
 
@@ -170,6 +177,7 @@ def _screenshot(at: Callable[[], Path], words: list[str]) -> None:
 
 def _vnc(at: Callable[[], Path], listen: str | None) -> None:
     from launcher.control.client import ask
+    from launcher.control.messages import SCREEN
     from launcher.control.screen import join_vnc, listening, serve_vnc
 
     if listen is None:
@@ -178,49 +186,54 @@ def _vnc(at: Callable[[], Path], listen: str | None) -> None:
             raise UserError(
                 "ctl vnc", "is on a terminal, which shows no pictures", "expected a VNC client, or --listen"
             )
-        join_vnc(Path(ask(at(), "GetScreen").path), source, sink)
+        join_vnc(Path(ask(at(), SCREEN).path), source, sink)
         return
     with listening(listen) as server:
-        path = Path(ask(at(), "GetScreen").path)
+        path = Path(ask(at(), SCREEN).path)
         print(f"gpu-launcher: the guest's screen is at {listen}, by VNC; Ctrl-C ends it", file=sys.stderr, flush=True)
         serve_vnc(server, path)
 
 
 def _guest(at: Callable[[], Path], words: list[str], timeout: int, sysfs: Path, *, as_json: bool) -> int:
     """Ask the guest's agent; return the exit code of the program in the guest, or 128 and the signal that ended it."""
+    from launcher.control import messages
     from launcher.control.client import ask
 
-    patience = timeout + _BESIDE_THE_AGENT
+    patience, request = timeout + _BESIDE_THE_AGENT, messages.AgentRequest(timeout)
     match words:
         case ["ping"]:
-            ask(at(), "PingGuest", patience=patience, seconds=timeout)
+            ask(at(), messages.GUEST_PING, request, patience=patience)
             return 0
         case ["info"]:
-            info = ask(at(), "GetGuestInfo", patience=patience, seconds=timeout)
-            print(json.dumps(fields_of(info)) if as_json else "\n".join(lines_of(info)))
+            info = ask(at(), messages.GUEST_INFO, request, patience=patience)
+            print(json.dumps(asdict(info)) if as_json else "\n".join(lines_of(info)))
             return 0
-        case ["users" | "filesystems" as what]:
-            found = ask(at(), f"GetGuest{what.capitalize()}", patience=patience, seconds=timeout)
-            rows = [user_row(each) if what == "users" else filesystem_row(each) for each in getattr(found, what)]
-            print_text(f"{json.dumps(fields_of(found))}\n" if as_json else "".join(f"{row}\n" for row in aligned(rows)))
+        case ["users"]:
+            users = ask(at(), messages.GUEST_USERS, request, patience=patience)
+            _print_rows(users, map(user_row, users.users), as_json=as_json)
+            return 0
+        case ["filesystems"]:
+            mounted = ask(at(), messages.GUEST_FILESYSTEMS, request, patience=patience)
+            _print_rows(mounted, map(filesystem_row, mounted.filesystems), as_json=as_json)
             return 0
         case ["gpus"]:
             from launcher.control import gpus
 
-            found = ask(at(), "GetGuestGPUs", patience=patience, seconds=timeout)
-            host = gpus.on_host(sysfs, found)
-            lines = [json.dumps(gpus.as_json(fields_of(found), *host))] if as_json else gpus.lines_of(found, *host)
+            cards = ask(at(), messages.GUEST_GPUS, request, patience=patience)
+            host = gpus.on_host(sysfs, cards)
+            lines = [json.dumps(gpus.as_json(cards, *host))] if as_json else gpus.lines_of(cards, *host)
             print_text("".join(f"{one_line(line)}\n" for line in lines))
             return 0
         case ["exec", path, *arguments]:
-            ended = ask(at(), "ExecInGuest", patience=patience, path=path, arguments=arguments, seconds=timeout)
-            for stream, said in ((sys.stdout, ended.out), (sys.stderr, ended.err)):
+            program = messages.GuestProgram(path, tuple(arguments), timeout)
+            ended = ask(at(), messages.GUEST_EXEC, program, patience=patience)
+            for stream, data in ((sys.stdout, ended.out), (sys.stderr, ended.err)):
                 if stream is not None:
-                    stream.buffer.write(said)
+                    stream.buffer.write(base64.b64decode(data))
                     stream.flush()
             # An exit code has 8 bits here, and must not become 0.
             code = 128 + ended.signal if ended.signal else ended.code
-            return int(code if code < 256 else 255)
+            return code if code < 256 else 255
     raise UserError(
         "ctl guest",
         f"found {' '.join(words)!r} after it",
@@ -228,23 +241,12 @@ def _guest(at: Callable[[], Path], words: list[str], timeout: int, sysfs: Path, 
     )
 
 
-def fields_of(message: Any) -> dict[str, Any]:
-    """Return all fields of a message by name, also the empty ones; None for an absent one that may be absent."""
-    return {
-        field.name: None
-        if field.has_presence and not message.HasField(field.name)
-        else _plain(getattr(message, field.name))
-        for field in message.DESCRIPTOR.fields
-    }
+def _print_rows(answer: "GuestUsers | GuestFilesystems", rows: Iterable[tuple[str, ...]], *, as_json: bool) -> None:
+    lines = [json.dumps(asdict(answer))] if as_json else aligned([*rows])
+    print_text("".join(f"{line}\n" for line in lines))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, str | int | float):
-        return value
-    return [item if isinstance(item, str) else fields_of(item) for item in value]
-
-
-def lines_of(info: Any) -> list[str]:
+def lines_of(info: "GuestInfo") -> list[str]:
     """Return a line for each thing that the agent tells."""
     lines = {"agent": f"qemu-guest-agent {info.agent}", "host": info.host_name, "system": info.system}
     lines["kernel"] = info.kernel
@@ -255,23 +257,23 @@ def lines_of(info: Any) -> list[str]:
     return [one_line(f"{name}: {text}") for name, text in lines.items() if text]
 
 
-def user_row(user: Any) -> tuple[str, ...]:
+def user_row(user: "GuestUser") -> tuple[str, ...]:
     name = f"{user.domain}\\{user.name}" if user.domain else user.name
     return one_line(name), f"since {datetime.fromtimestamp(user.login_time, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def filesystem_row(each: Any) -> tuple[str, ...]:
+def filesystem_row(each: "GuestFilesystem") -> tuple[str, ...]:
     used = f"{100 * each.used // each.total}% of {each.total / (1 << 30):.1f} GiB used" if each.total else ""
     return tuple(map(one_line, (each.mount_point, each.name, each.type, used)))
 
 
-def _state_line(state: Any) -> str:
+def _state_line(state: "State") -> str:
     """`lab/one-gpu: running, paused (ioerror)`: the phase, and libvirt's state if it says more."""
     known = f", {state.state} ({state.reason})" if state.state not in ("", state.phase) else ""
     return f"{state.namespace}/{state.name}: {state.phase}{known}"
 
 
-def _change_line(change: Any) -> str:
+def _change_line(change: "VMEvent") -> str:
     """`2026-11-21T18:54:00.123Z running: suspended (paused)`; without an event if the phase has changed."""
     time = datetime.fromtimestamp(change.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     event = f": {change.event}" + (f" ({change.reason})" if change.reason else "") if change.event else ""

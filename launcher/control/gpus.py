@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from launcher.control.messages import GuestGPU, GuestGPUs
 from pci.address import PCIAddress, address_or_none
 from pci.host import Errors, Link
 from pci.sysfs.attribute import Unreadable
@@ -29,7 +30,7 @@ class OnHost:
     faults: tuple[str, ...] = ()
 
 
-def on_host(sys: Path, found: Any, within: float = _WITHIN) -> tuple[Mapping[str, OnHost], str]:
+def on_host(sys: Path, found: GuestGPUs, within: float = _WITHIN) -> tuple[Mapping[str, OnHost], str]:
     """Return what the tree `sys` tells of each card of GuestGPUs, by its address, and a line if it tells nothing, with
     the reason. A mediated device has no address on the host."""
     addresses = [address for gpu in found.gpus if (address := address_or_none(gpu.host)) is not None]
@@ -57,10 +58,10 @@ def _read_one(sys: Path, address: PCIAddress) -> OnHost:
     return OnHost(*its, tuple(faults))
 
 
-def as_json(fields: dict[str, Any], host: Mapping[str, OnHost], host_silence: str) -> dict[str, Any]:
+def as_json(found: GuestGPUs, host: Mapping[str, OnHost], host_silence: str) -> dict[str, Any]:
     """Return the fields of a GuestGPUs with what the host tells of each card; its keys stay."""
-    gpus = [{**gpu, "on_host": _fields(host.get(gpu["host"]))} for gpu in fields["gpus"]]
-    return {**fields, "gpus": gpus, "host_silence": host_silence}
+    gpus = [{**asdict(gpu), "on_host": _fields(host.get(gpu.host))} for gpu in found.gpus]
+    return {**asdict(found), "gpus": gpus, "host_silence": host_silence}
 
 
 def _fields(its: OnHost | None) -> dict[str, Any] | None:
@@ -70,7 +71,7 @@ def _fields(its: OnHost | None) -> dict[str, Any] | None:
     return {**asdict(its), "errors": errors}
 
 
-def lines_of(found: Any, host: Mapping[str, OnHost], host_silence: str) -> Iterator[str]:
+def lines_of(found: GuestGPUs, host: Mapping[str, OnHost], host_silence: str) -> Iterator[str]:
     """Yield a few lines for each card of GuestGPUs, and at last why nobody has told anything on the host or in the
     guest, or what is wrong with the guest's driver."""
     if not found.gpus:
@@ -107,12 +108,15 @@ def _link(speed: float | None, lanes: int | None) -> str:
     return f"{'unknown speed' if speed is None else f'{speed:g} GT/s'} x{'?' if lanes is None else lanes}"
 
 
-def _told(gpu: Any) -> str:
+def _told(gpu: GuestGPU) -> str:
     """`driver 580.126.09, 34% busy, 10.2 of 79.6 GiB used, 41 °C`, as far as it is told."""
-    fields = {field.name for field, _ in gpu.ListFields()}
-    words = [f"driver {gpu.driver_version}"] * ("driver_version" in fields)
-    words += [f"{gpu.utilization}% busy"] * ("utilization" in fields)
-    if {"memory_used", "memory_total"} <= fields:
+    words = []
+    if gpu.driver_version is not None:
+        words.append(f"driver {gpu.driver_version}")
+    if gpu.utilization is not None:
+        words.append(f"{gpu.utilization}% busy")
+    if gpu.memory_used is not None and gpu.memory_total is not None:
         words.append(f"{gpu.memory_used / (1 << 30):.1f} of {gpu.memory_total / (1 << 30):.1f} GiB used")
-    words += [f"{gpu.temperature} °C"] * ("temperature" in fields)
+    if gpu.temperature is not None:
+        words.append(f"{gpu.temperature} °C")
     return ", ".join(words)

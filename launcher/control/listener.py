@@ -1,4 +1,4 @@
-"""The control socket: made, listened on, and removed. The first caller waits for asyncio, gRPC and the services."""
+"""The control socket: made, listened on, and removed. Its first caller waits for the server's imports."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from launcher.runtime.vm import VM
 from program.errors import Refusal
 from program.sockets import is_stale
 
-_WAITING = 100  # connections that are not accepted yet, as when the first caller waits for the imports
+_WAITING = 4096  # connections that are not taken yet, the kernel's most by default; a connect beyond them is refused
 _LOCKED = 2.0  # seconds for other launchers, which need milliseconds, to see whether a socket is stale
 
 

@@ -1,5 +1,6 @@
 """The guest's screen: a picture of it; and VNC, joined with file descriptors or with a port of this host."""
 
+import base64
 import ipaddress
 import os
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from launcher.control.client import ask_for_all
 from launcher.control.console import connected, join
+from launcher.control.messages import SCREENSHOT
 from program.errors import Refusal, UserError
 
 _SUFFIXES = {"image/png": ".png", "image/x-portable-pixmap": ".ppm"}
@@ -23,9 +25,9 @@ _UNREAD = 60  # seconds in which a client has to take something of what it is se
 def picture_of(control: Path) -> tuple[str, bytes]:
     """Take a picture of the guest's first screen; return its file's suffix and content. Refusal without a screen."""
     mime_type, data = "", bytearray()
-    for part in ask_for_all(control, "TakeScreenshot"):
+    for part in ask_for_all(control, SCREENSHOT):
         mime_type = mime_type or part.mime_type
-        data += part.data
+        data += base64.b64decode(part.data)
         if len(data) > _LARGEST:
             raise Refusal("the screenshot", f"has more than {_LARGEST >> 20} MiB", "expected a screen's size of it")
     if mime_type not in _SUFFIXES or not data:

@@ -7,8 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError
+from program.errors import Refusal
 
 _T = TypeVar("_T")
 
@@ -18,16 +17,16 @@ _PATIENCE = 10.0  # seconds for a free thread and an answer; less than `ctl` wai
 
 class Threads:
     """A thread for each open question, at most four; further callers wait for a free one. The threads are daemons, so
-    one without an answer does not keep the process from ending. `asked` names who is asked, and `late` ends the message
-    for a caller that has waited too long.
+    one without an answer does not keep the process from ending. `asked` names who is asked, and `fix` says what to do
+    if no answer comes.
     """
 
-    def __init__(self, asked: str, late: str) -> None:
-        self._asked, self._late = asked, late
+    def __init__(self, asked: str, fix: str) -> None:
+        self._asked, self._fix = asked, fix
         self._free = asyncio.Semaphore(_THREADS)
 
     async def run(self, ask: Callable[[], _T]) -> _T:
-        """Return or raise what `ask` does; GRPCError if it takes too long, or there can be no thread. The thread stays
+        """Return or raise what `ask` does; Refusal if it takes too long, or there can be no thread. The thread stays
         taken until `ask` returns, also if its caller waits no longer.
         """
         try:
@@ -35,10 +34,7 @@ class Threads:
                 await self._free.acquire()
                 return await asyncio.wrap_future(self._started(ask))
         except TimeoutError as error:
-            raise GRPCError(
-                Status.DEADLINE_EXCEEDED,
-                f"{self._asked} has not answered in {_PATIENCE:.0f} s{self._late}",
-            ) from error
+            raise Refusal(self._asked, f"has not answered in {_PATIENCE:.0f} s", self._fix) from error
 
     def _started(self, ask: Callable[[], _T]) -> Future[_T]:
         loop = asyncio.get_running_loop()
@@ -58,5 +54,6 @@ class Threads:
             threading.Thread(target=run, name=self._asked, daemon=True).start()
         except RuntimeError as error:
             self._free.release()
-            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"the launcher has no thread for that: {error}") from error
+            fix = "expected room for one more in the container's limits of processes and memory"
+            raise Refusal(self._asked, f"cannot be asked, for want of a thread: {error}", fix) from error
         return answer

@@ -1,6 +1,7 @@
-"""The service gpu_launcher.v1.VirtualMachine of `gpu-launcher ctl`, a function for each method in api/vm.proto."""
+"""The answers to `gpu-launcher ctl`, a function for each method."""
 
 import asyncio
+import base64
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -8,12 +9,8 @@ from contextlib import aclosing, suppress
 from dataclasses import asdict
 from typing import Any, TypeVar
 
-from grpclib.const import Handler
-from grpclib.exceptions import GRPCError
-
-from launcher.control.api import vm_pb2 as api
+from launcher.control import messages
 from launcher.control.changes import changes_of
-from launcher.control.methods import methods_of
 from launcher.control.threads import Threads
 from launcher.runtime import agent, guest, nvidia_smi, operations
 from launcher.runtime.events import SuspendRequested
@@ -30,50 +27,66 @@ _SCREENSHOT = 30.0  # seconds for a caller to read a whole screenshot
 _SIGN_OF_LIFE = 5.0  # seconds between two to a caller who waits for something long
 _SCREENSHOTS = 2  # at once: libvirt needs a file and a thread for each
 _FIRST_LOOK, _LAST_LOOKS = 0.05, 1.0  # seconds between two looks at whether a program in the guest has ended
-_SERVICE = api.DESCRIPTOR.services_by_name["VirtualMachine"]
+_LONGEST_WAIT = 365 * 86400  # seconds for the guest, as many as a caller may ask for
 _T = TypeVar("_T")
 
 #: The phases in which libvirt is asked: while it starts a domain, which takes minutes with VFIO, it answers nobody.
 _STARTED = (Phase.RUNNING, Phase.STOPPING)
 
-#: The path of the one method that is answered no matter how many calls are open.
-KILL = f"/{_SERVICE.full_name}/Kill"
-
 
 class VMService:
+    """Answers for one VM. `methods` has a coroutine function for each method, from the request's fields to the answer,
+    or an asynchronous generator function to the answers. They raise ProgramError for what cannot be done."""
+
     def __init__(self, vm: VM) -> None:
         self._vm = vm
         self._libvirt = Threads(
-            "libvirt", ", and may still do what it is asked to; `gpu-launcher ctl kill` ends the VM all the same"
+            "libvirt", "it may still do what it is asked to: `gpu-launcher ctl kill` ends the VM all the same"
         )
         self._screenshots = 0  # that are being taken
         self._killer: threading.Thread | None = None
+        self.methods: Mapping[messages.Method[Any], Callable[..., Any]] = {
+            messages.STATE: self._state,
+            messages.GET_XML: self._xml,
+            messages.CONSOLE: self._console,
+            messages.SCREEN: self._screen,
+            messages.SCREENSHOT: self._screenshot,
+            messages.EVENTS: self._events,
+            messages.PAUSE: self._pause,
+            messages.RESUME: self._resume,
+            messages.RESET: self._reset,
+            messages.SUSPEND: self._suspend,
+            messages.SHUTDOWN: self._shutdown,
+            messages.KILL: self._kill,
+            messages.GUEST_PING: self._guest_ping,
+            messages.GUEST_INFO: self._guest_info,
+            messages.GUEST_USERS: self._guest_users,
+            messages.GUEST_FILESYSTEMS: self._guest_filesystems,
+            messages.GUEST_GPUS: self._guest_gpus,
+            messages.GUEST_EXEC: self._guest_exec,
+        }
 
-    def __mapping__(self) -> dict[str, Handler]:
-        return methods_of(_SERVICE, self)
-
-    async def GetState(self, request: api.GetStateRequest) -> api.State:
+    async def _state(self) -> messages.State:
         vm, phase = self._vm.identity, self._vm.phase
-        answer = api.State(namespace=vm.namespace, name=vm.name, uid=vm.uid, phase=phase.value)
+        state = operations.VMState("", "")
         if phase in _STARTED:
             try:
                 async with asyncio.timeout(_STATE):
                     state = await self._asked(operations.state)
             except TimeoutError:
                 state = operations.VMState("unknown", "libvirt does not answer")
-            answer.state, answer.reason = state.state, state.reason
-        return answer
+        return messages.State(vm.namespace, vm.name, vm.uid, phase.value, state.state, state.reason)
 
-    async def GetXML(self, request: api.GetXMLRequest) -> api.XML:
-        return api.XML(xml=await self._asked(operations.xml))
+    async def _xml(self) -> messages.XML:
+        return messages.XML(xml=await self._asked(operations.xml))
 
-    async def GetConsole(self, request: api.GetConsoleRequest) -> api.Console:
-        return api.Console(path=await self._asked(operations.console))
+    async def _console(self) -> messages.SocketPath:
+        return messages.SocketPath(path=await self._asked(operations.console))
 
-    async def GetScreen(self, request: api.GetScreenRequest) -> api.Screen:
-        return api.Screen(path=await self._asked(operations.screen))
+    async def _screen(self) -> messages.SocketPath:
+        return messages.SocketPath(path=await self._asked(operations.screen))
 
-    async def TakeScreenshot(self, request: api.TakeScreenshotRequest) -> AsyncGenerator[api.Screenshot]:
+    async def _screenshot(self) -> AsyncGenerator[messages.ScreenshotPart]:
         if self._screenshots >= _SCREENSHOTS:
             raise Refusal(
                 self._vm.identity, f"has {_SCREENSHOTS} screenshots taken of it", "ask again when one is done"
@@ -86,7 +99,7 @@ class VMService:
                 picture = await self._asked(operations.screenshot)
                 mime_type = picture.mime_type
                 while data := await self._libvirt.run(picture.read):
-                    yield api.Screenshot(mime_type=mime_type, data=data)
+                    yield messages.ScreenshotPart(mime_type, base64.b64encode(data).decode())
                     mime_type = ""
                 picture = None
         finally:
@@ -94,46 +107,46 @@ class VMService:
             if picture is not None:
                 threading.Thread(target=picture.close, name="screenshot", daemon=True).start()
 
-    async def WatchChanges(self, request: api.WatchChangesRequest) -> AsyncGenerator[api.Change]:
+    async def _events(self) -> AsyncGenerator[messages.VMEvent]:
         async with aclosing(changes_of(self._vm)) as changes:
             async for change, lost in changes:
-                yield api.Change(
+                yield messages.VMEvent(
                     time=change.time, phase=change.phase.value, event=change.event, reason=change.reason, lost=lost
                 )
 
-    async def Pause(self, request: api.PauseRequest) -> api.PauseResponse:
+    async def _pause(self) -> messages.Nothing:
         await self._asked(self._alone("paused", operations.pause))
         self._report("paused")
-        return api.PauseResponse()
+        return messages.Nothing()
 
-    async def Resume(self, request: api.ResumeRequest) -> api.ResumeResponse:
+    async def _resume(self) -> messages.Nothing:
         await self._asked(self._alone("resumed", operations.resume))
         self._report("resumed")
-        return api.ResumeResponse()
+        return messages.Nothing()
 
-    async def Reset(self, request: api.ResetRequest) -> api.ResetResponse:
+    async def _reset(self) -> messages.Nothing:
         await self._asked(self._alone("reset", operations.reset))
         self._report("reset")
-        return api.ResetResponse()
+        return messages.Nothing()
 
-    async def Suspend(self, request: api.SuspendRequest) -> AsyncGenerator[api.SuspendProgress]:
+    async def _suspend(self) -> AsyncGenerator[messages.SuspendProgress]:
         self._refuse_unless_started(Phase.RUNNING)
         asked = SuspendRequested()
         self._vm.events.put(asked)
         outcome = asyncio.wrap_future(asked.outcome)
-        yield api.SuspendProgress(saved=False)
+        yield messages.SuspendProgress(saved=False)
         while not (await asyncio.wait({outcome}, timeout=_SIGN_OF_LIFE))[0]:
-            yield api.SuspendProgress(saved=False)
+            yield messages.SuspendProgress(saved=False)
         outcome.result()
         self._report("suspended")
-        yield api.SuspendProgress(saved=True)
+        yield messages.SuspendProgress(saved=True)
 
-    async def Shutdown(self, request: api.ShutdownRequest) -> api.ShutdownResponse:
+    async def _shutdown(self) -> messages.Nothing:
         self._vm.request(StopRequested.SHUTDOWN)
         self._report("asked to shut down")
-        return api.ShutdownResponse()
+        return messages.Nothing()
 
-    async def Kill(self, request: api.KillRequest) -> api.KillResponse:
+    async def _kill(self) -> messages.Nothing:
         self._vm.request(StopRequested.KILL)
         self._report("told to end at once")
         # The thread that runs the VM may be waiting for libvirt, and all threads that ask; so one more thread tells
@@ -142,29 +155,27 @@ class VMService:
             self._killer = threading.Thread(target=self._end, name="kill", daemon=True)
             with suppress(RuntimeError):  # no more threads; the thread that runs the VM has the request
                 self._killer.start()
-        return api.KillResponse()
+        return messages.Nothing()
 
-    async def PingGuest(self, request: api.PingGuestRequest) -> api.PingGuestResponse:
-        await self._agent(agent.ping, request.seconds)
-        return api.PingGuestResponse()
+    async def _guest_ping(self, seconds: int) -> messages.Nothing:
+        await self._agent(agent.ping, seconds)
+        return messages.Nothing()
 
-    async def GetGuestInfo(self, request: api.GetGuestInfoRequest) -> api.GuestInfo:
-        return api.GuestInfo(**asdict(await self._agent(agent.info, request.seconds)))
+    async def _guest_info(self, seconds: int) -> agent.GuestInfo:
+        return await self._agent(agent.info, seconds)
 
-    async def GetGuestUsers(self, request: api.GetGuestUsersRequest) -> api.GuestUsers:
-        users = await self._agent(agent.users, request.seconds)
-        return api.GuestUsers(users=[api.GuestUser(**asdict(user)) for user in users])
+    async def _guest_users(self, seconds: int) -> messages.GuestUsers:
+        return messages.GuestUsers(await self._agent(agent.users, seconds))
 
-    async def GetGuestFilesystems(self, request: api.GetGuestFilesystemsRequest) -> api.GuestFilesystems:
-        found = await self._agent(agent.filesystems, request.seconds)
-        return api.GuestFilesystems(filesystems=[api.GuestFilesystem(**asdict(each)) for each in found])
+    async def _guest_filesystems(self, seconds: int) -> messages.GuestFilesystems:
+        return messages.GuestFilesystems(await self._agent(agent.filesystems, seconds))
 
-    async def GetGuestGPUs(self, request: api.GetGuestGPUsRequest) -> api.GuestGPUs:
+    async def _guest_gpus(self, seconds: int) -> messages.GuestGPUs:
         devices = await self._asked(lambda domain: guest.hostdevs(domain, self._vm.numbers))
-        told, silence = await self._nvidia_smi(request.seconds)
-        return api.GuestGPUs(
-            gpus=[
-                api.GuestGPU(
+        told, silence = await self._nvidia_smi(seconds)
+        return messages.GuestGPUs(
+            gpus=tuple(
+                messages.GuestGPU(
                     name=device.name,
                     host=device.host,
                     guest=str(device.guest),
@@ -172,7 +183,7 @@ class VMService:
                 )
                 for device in devices
                 if device.alias and isinstance(device.guest, PCIAddress)
-            ],
+            ),
             silence=silence,
             mismatch=nvidia_smi.other_driver(told, self._vm.fabric_manager),
         )
@@ -188,15 +199,15 @@ class VMService:
             return nvidia_smi.told(await self._ran(nvidia_smi.PROGRAM, nvidia_smi.ARGUMENTS, seconds)), ""
         except Refusal as refusal:
             return {}, one_line(refusal)
-        except GRPCError as error:
-            return {}, one_line(error.message)
 
-    async def ExecInGuest(self, request: api.ExecInGuestRequest) -> api.ExecInGuestResponse:
-        return api.ExecInGuestResponse(**asdict(await self._ran(request.path, request.arguments, request.seconds)))
+    async def _guest_exec(self, path: str, arguments: tuple[str, ...], seconds: int) -> messages.ProgramEnd:
+        its = await self._ran(path, arguments, seconds)
+        out, err = (base64.b64encode(data).decode() for data in (its.out, its.err))
+        return messages.ProgramEnd(its.code, its.signal, out, err)
 
     async def _ran(self, path: str, arguments: Sequence[str], seconds: int) -> agent.Ended:
         """Have the guest's agent run a program, and wait for its end. Refusal if it has not ended in time."""
-        pause, seconds = _FIRST_LOOK, max(seconds, 1)
+        pause, seconds = _FIRST_LOOK, min(max(seconds, 1), _LONGEST_WAIT)
         try:
             async with asyncio.timeout(seconds):
                 pid = await self._agent(lambda ask: agent.start(ask, path, arguments), seconds)

@@ -9,9 +9,9 @@ from typing import Any
 
 from grpclib.const import Handler
 
-from launcher.control.methods import methods_of
 from launcher.control.threads import Threads
 from launcher.hook.api import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
+from launcher.hook.methods import methods_of
 from program.errors import ProgramError
 from program.problem import one_line
 
@@ -30,7 +30,7 @@ Rewrite = Callable[[bytes, bytes], Awaitable[bytes]]
 def services(sysfs: Path, *, is_plugin: bool) -> list[Any]:
     """Return the services of a plugin (VEP 190), or of a sidecar that the annotation hooks.kubevirt.io/hookSidecars
     names. `sysfs` stands for the node's /sys."""
-    threads = Threads("the node's /sys", "; a driver may keep the kernel waiting: gpu-plugin doctor says which")
+    threads = Threads("the node's /sys", "a driver may keep the kernel waiting: gpu-plugin doctor says which")
 
     async def rewrite(domain: bytes, vmi: bytes) -> bytes:
         return await threads.run(lambda: _logged(domain, vmi, sysfs))

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from launcher.control.connections import Server, serve
 from launcher.control.faults import shorten
+from launcher.hook.connections import Server, serve
 from program.bootstrap import STOPS, hear
 from program.errors import Refusal
 from program.sockets import is_stale
@@ -24,7 +24,7 @@ _WAITING = 16  # connections that are not taken yet
 
 def served(path: Path, services: list[Any]) -> None:
     """Answer on this socket until SIGTERM or SIGINT, then remove it; Refusal if it cannot be made."""
-    shorten("the hook's socket", "launcher.control.connections", "grpclib.server", "asyncio")
+    shorten("the hook's socket", "launcher.hook.connections", "grpclib.server", "asyncio")
     with _listening(path) as listener:
         _log.info("hook %s is there for KubeVirt", path)
         asyncio.run(_until_told(listener, services))

@@ -1,25 +1,20 @@
-"""A VM on libvirt's test driver, served on a real socket, and who calls there: grpcio's client, which is not ours, and
-`gpu-launcher ctl` as a process."""
+"""A VM on libvirt's test driver, served on a real socket, and who calls there: `gpu-launcher ctl` as a process, or a
+caller that our modules have no part in."""
 
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import grpc
 import libvirt
 
 from launcher.control.listener import served
 from launcher.runtime.vm import VM, Phase, VMIdentity
+from tests.launcher.control.lines import Caller
 from tests.processes import BIN, ROOT
 from tests.waiting import allowed, until
-
-OURS = "/gpu_launcher.v1.VirtualMachine/"
-HEALTH = "/grpc.health.v1.Health/"
-CHECK = f"{HEALTH}Check"
-SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"  # HealthCheckResponse.status
 
 UID = "b1f0bb32-6f0a-4d3e-9d3c-0c6f0f3d7a11"
 IDENTITY = VMIdentity("lab", "vm", UID)
@@ -59,55 +54,11 @@ def on_test_driver(
     connection.close()
 
 
-class Caller:
-    """grpcio's client, as somebody else's: bytes go in and bytes come out, of whatever method."""
-
-    def __init__(self, path: Path) -> None:
-        self.channel = grpc.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)])
-
-    def __call__(self, method: str, request: bytes = b"", compression: Any = None) -> bytes:
-        answer: bytes = self._method(method)(request, timeout=allowed(30), compression=compression)
-        return answer
-
-    def soon(self, method: str) -> Any:
-        """A future of the answer."""
-        return self._method(method).future(b"", timeout=allowed(30))
-
-    def stream(self, method: str, request: bytes = b"") -> Any:
-        """An iterator of the answers."""
-        made: Any = self.channel.unary_stream(method)
-        return made(request, timeout=allowed(30))
-
-    def several(self, method: str, requests: Iterable[bytes]) -> Any:
-        """A future of the answer to several requests in one call."""
-        made: Any = self.channel.stream_unary(method)
-        return made.future(iter(requests), timeout=allowed(30))
-
-    def status(self, method: str, request: bytes = b"", compression: Any = None) -> tuple[grpc.StatusCode, str]:
-        """How a call fails."""
-        return status_of(lambda: self(method, request, compression))
-
-    def _method(self, method: str) -> Any:
-        return self.channel.unary_unary(method)
-
-
-def status_of(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
-    try:
-        call()
-    except grpc.RpcError as error:
-        return error.code(), error.details() or ""
-    raise AssertionError("it is answered")
-
-
 @contextmanager
 def called(path: Path, vm: VM) -> Iterator[Caller]:
     """The VM served there, and a caller."""
     with served(path, vm):
-        caller = Caller(path)
-        try:
-            yield caller
-        finally:
-            caller.channel.close()
+        yield Caller(path)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`gpu-launcher ctl` as a process, as `kubectl exec` calls it."""
 
+import base64
 import json
 import os
 import pty
@@ -14,15 +15,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
-from launcher.commands.ctl import fields_of, filesystem_row, lines_of, user_row
-from launcher.control import gpus
-from launcher.control.api import vm_pb2
+from launcher.commands.ctl import filesystem_row, lines_of, user_row
+from launcher.control import gpus, messages
+from launcher.control.client import ask, ask_for_all
 from launcher.control.listener import served
+from launcher.runtime.agent import GuestFilesystem, GuestInfo, GuestInterface, GuestUser
 from launcher.runtime.vm import VM, Phase, StopRequested
+from program.errors import Refusal
 from tests.conftest import Command
 from tests.launcher.control.serving import CARDS, IDENTITY, UID, Heard, ctl, on_test_driver, started
 from tests.launcher.vm.trees import write
@@ -106,41 +110,139 @@ def test_where_nobody_serves_is_one_line_and_1(gpu_launcher: Command, path: Path
     assert (result.stdout, result.returncode) == ("", 1)
 
 
-def test_who_serves_something_else_there_is_one_line_and_1(gpu_launcher: Command, path: Path) -> None:
+def test_who_speaks_something_else_there_is_one_line_and_1(gpu_launcher: Command, path: Path) -> None:
+    """As a launcher of before this protocol, which spoke gRPC."""
     server = grpc.server(ThreadPoolExecutor(1))
     server.add_insecure_port(f"unix:{path}")
     server.start()
     result = gpu_launcher("ctl", "state", "--socket", path)
     server.stop(None).wait()
-    assert result.stderr == (
-        f"gpu-launcher: {path}: Method not found! (gRPC status UNIMPLEMENTED); "
-        "expected a gpu-launcher run to serve there\n"
-    )
+    assert result.stderr == f"{_UNREADABLE.format(path)}\n"
     assert result.returncode == 1
 
 
-def test_a_launcher_that_ends_without_an_answer_is_one_line_and_1(gpu_launcher: Command, path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as dying:
-        dying.bind(str(path))
-        dying.listen()
-        thread = threading.Thread(target=lambda: dying.accept()[0].close())
-        thread.start()
+_UNREADABLE = (
+    "gpu-launcher: {}: who serves there gives an answer that cannot be read; "
+    "expected a gpu-launcher run of this version to serve there"
+)
+_ENDED = "gpu-launcher: {}: the launcher has ended before it answered, or has hung up; its log says why"
+_STATE = b'{"namespace": "lab", "name": "vm", "uid": "", "phase": "running"'
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (b"", _ENDED),
+        (b'{"answer": {}', _UNREADABLE),
+        (b'{"answer": {}}\n', _UNREADABLE),
+        (b'{"answer": ' + _STATE + b', "state": 5}}\n', _UNREADABLE),
+        (b'{"answer": []}\n', _UNREADABLE),
+        (b'{"problems": []}\n', _UNREADABLE),
+        (b'{"problems": ["a"]}\n', _UNREADABLE),
+        (b'{"another": {}}\n', _UNREADABLE),
+        (b"[1]\n", _UNREADABLE),
+        (b'{"end": true}\n', "gpu-launcher: {}: no answer to state; expected one, from gpu-launcher run"),
+        (b'{"problems": [{"subject": "a\\nb", "wrong": "c", "fix": "d", "by": 1}]}\n', "gpu-launcher: a\\nb: c; d"),
+        (b'{"answer": ' + _STATE + b', "since": 5}}\n', "lab/vm: running"),
+    ],
+)  # fmt: skip
+def test_whatever_a_launcher_answers_is_one_line(gpu_launcher: Command, path: Path, answer: bytes, line: str) -> None:
+    """Of another version, or one that dies: fields that are new are left out."""
+    with answering(path, answer) as requests:
         result = gpu_launcher("ctl", "state", "--socket", path)
+    assert requests == [b'{"version": 1, "method": "state", "request": {}}\n']
+    assert result.stdout + result.stderr == f"{line.format(path)}\n"
+    assert result.returncode == (0 if result.stdout else 1)
+
+
+@contextmanager
+def answering(path: Path, answer: bytes) -> Iterator[list[bytes]]:
+    """A stand-in for a launcher, which gives one caller that answer; yields what it was asked."""
+    requests: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as launcher:
+        launcher.bind(str(path))
+        launcher.listen()
+
+        def serve() -> None:
+            with launcher.accept()[0] as caller:
+                requests.append(caller.recv(1 << 16))
+                caller.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield requests
         thread.join()
-    assert result.stderr.startswith(f"gpu-launcher: {path}: the launcher has ended before it answered")
-    assert (result.stderr.count("\n"), result.returncode) == (1, 1)
+    path.unlink()
+
+
+_CARD = {"name": "enp1s0", "mac": "52:54:00:12:34:56", "addresses": ["10.0.2.2/24"]}
+_INFO = {"agent": "8.2.0", "host_name": "we\nb", "system": "", "kernel": "6.1", "interfaces": [_CARD]}
+_USERS = {"users": [{"name": "root", "domain": "", "login_time": 1795340007.5}]}
+_MOUNTED = {"filesystems": [{"name": "vda1", "mount_point": "/", "type": "ext4", "used": 1 << 30, "total": 3 << 30}]}
+
+
+@pytest.mark.parametrize(
+    ("what", "answer", "lines"),
+    [
+        ("info", _INFO, "agent: qemu-guest-agent 8.2.0\nhost: we\\nb\nkernel: 6.1\ninterface enp1s0: 10.0.2.2/24, "),
+        ("users", _USERS, "root  since 2026-11-22T09:33:27Z\n"),
+        ("filesystems", _MOUNTED, "/  vda1  ext4  33% of 3.0 GiB used\n"),
+    ],
+)  # fmt: skip
+def test_what_the_guest_tells_is_lines_or_json(
+    gpu_launcher: Command, path: Path, what: str, answer: dict[str, Any], lines: str
+) -> None:
+    sent = json.dumps({"answer": answer}).encode() + b'\n{"end": true}\n'
+    with answering(path, sent) as requests:
+        result = gpu_launcher("ctl", "guest", what, "--socket", path, "--timeout=3")
+    assert requests == [b'{"version": 1, "method": "guest %b", "request": {"seconds": 3}}\n' % what.encode()]
+    assert (result.stdout[: len(lines)], result.returncode) == (lines, 0)
+    with answering(path, sent):
+        result = gpu_launcher("ctl", "guest", what, "--socket", path, "--json")
+    assert (result.stdout, result.returncode) == (json.dumps(answer) + "\n", 0)
+
+
+@pytest.mark.parametrize(("code", "signal", "exits"), [(0, 0, 0), (3, 0, 3), (256, 0, 255), (0, 9, 137)])
+def test_a_program_in_the_guest_is_its_output_its_errors_and_its_code(
+    gpu_launcher: Command, path: Path, code: int, signal: int, exits: int
+) -> None:
+    out, err = (base64.b64encode(said).decode() for said in (b"out\n", b"err\n"))
+    answer = {"answer": {"code": code, "signal": signal, "out": out, "err": err}}
+    with answering(path, json.dumps(answer).encode() + b"\n") as requests:
+        result = gpu_launcher("ctl", "guest", "exec", "--socket", path, "--", "a", "-b")
+    assert json.loads(requests[0])["request"] == {"path": "a", "arguments": ["-b"], "seconds": 10}
+    assert (result.stdout, result.stderr, result.returncode) == ("out\n", "err\n", exits)
+
+
+def test_a_request_that_is_too_long_is_one_line_and_1(gpu_launcher: Command, path: Path, vm: VM) -> None:
+    result = gpu_launcher("ctl", "guest", "exec", "--socket", path, "--", "echo", *["x" * 100_000] * 5)
+    assert result.stderr == "gpu-launcher: the request: has more than 65536 bytes; ask for less at once\n"
+    assert result.returncode == 1
+
+
+def test_a_launcher_that_hangs_has_a_deadline(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as hanging:
+        hanging.bind(str(path))
+        hanging.listen(0)
+        wrong = re.escape(f"{path}: no answer in 0 s; the launcher is there and hangs, its log says in what")
+        for _ in range(3):  # one is in its queue, and there is no room for others
+            with pytest.raises(Refusal, match=wrong):
+                ask(path, messages.STATE, patience=0.1)
+
+
+def test_what_comes_after_the_first_answer_may_take_its_time(path: Path, vm: VM) -> None:
+    changes = ask_for_all(path, messages.EVENTS, patience=0.2)
+    assert next(changes).phase == "running"
+    threading.Timer(1.0, lambda: vm.becomes(Phase.ENDED)).start()
+    assert [change.phase for change in changes] == ["ended"]
 
 
 def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -> None:
     result = gpu_launcher("ctl", "start")
     assert (result.stderr.count("\n"), result.returncode) == (1, 2)
-    methods = [method.name for method in vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"].methods]
-    named = {"WatchChanges": "events", "GetState": "state", "GetXML": "xml", "GetConsole": "console"}
-    named |= {"PingGuest": "guest", "ExecInGuest": "guest", "GetGuestInfo": "guest"}
-    named |= {"GetGuestGPUs": "guest", "GetGuestUsers": "guest", "GetGuestFilesystems": "guest"}
-    named |= {"GetScreen": "vnc", "TakeScreenshot": "screenshot"}
     actions = re.findall("'([a-z]+)'", result.stderr.partition("is not one of")[2])
-    assert sorted(actions) == sorted({named.get(method, method.lower()) for method in methods})
+    methods = {method.partition(" ")[0] for method in messages.METHODS}
+    assert sorted(actions) == sorted({*methods} - {"screen"} | {"vnc"})
 
 
 @pytest.mark.parametrize(
@@ -176,37 +278,30 @@ def test_a_libvirt_that_knows_no_agent_is_one_line_and_1(gpu_launcher: Command, 
 
 
 def test_what_the_agent_tells_is_a_line_each() -> None:
-    card = vm_pb2.GuestInterface(name="enp1s0", mac="52:54:00:12:34:56", addresses=["10.0.2.2/24", "fd10::2/120"])
-    info = vm_pb2.GuestInfo(agent="8.2.0", host_name="we\nb", interfaces=[card])
+    card = GuestInterface(name="enp1s0", mac="52:54:00:12:34:56", addresses=("10.0.2.2/24", "fd10::2/120"))
+    info = GuestInfo(agent="8.2.0", host_name="we\nb", system="", kernel="", interfaces=(card,))
     assert lines_of(info) == [
         "agent: qemu-guest-agent 8.2.0",
         "host: we\\nb",
         "interface enp1s0: 10.0.2.2/24, fd10::2/120, 52:54:00:12:34:56",
     ]
-    assert fields_of(info) == {
-        "agent": "8.2.0", "host_name": "we\nb", "system": "", "kernel": "", "interfaces": [
-            {"name": "enp1s0", "mac": "52:54:00:12:34:56", "addresses": ["10.0.2.2/24", "fd10::2/120"]}
-        ],
-    }  # fmt: skip
 
 
 def test_users_and_file_systems_are_a_line_each() -> None:
-    user = vm_pb2.GuestUser(name="ad\nmin", domain="LAB", login_time=1795340007.5)
-    root = vm_pb2.GuestFilesystem(name="vda1", mount_point="/", type="ext4", used=3 << 28, total=3 << 30)
+    user = GuestUser(name="ad\nmin", domain="LAB", login_time=1795340007.5)
+    root = GuestFilesystem(name="vda1", mount_point="/", type="ext4", used=3 << 28, total=3 << 30)
     assert user_row(user) == ("LAB\\ad\\nmin", "since 2026-11-22T09:33:27Z")
     assert filesystem_row(root) == ("/", "vda1", "ext4", "25% of 3.0 GiB used")
-    assert filesystem_row(vm_pb2.GuestFilesystem(mount_point="/proc"))[3] == ""
-    assert fields_of(vm_pb2.GuestFilesystems(filesystems=[root])) == {
-        "filesystems": [{"name": "vda1", "mount_point": "/", "type": "ext4", "used": 3 << 28, "total": 3 << 30}]
-    }
+    assert filesystem_row(GuestFilesystem(name="", mount_point="/proc", type="", used=0, total=0))[3] == ""
 
 
 def test_each_card_is_a_line_and_what_the_guest_tells_of_it_another() -> None:
-    gpu1 = vm_pb2.GuestGPU(name="gpu1", host="0000:41:00.0", guest="0000:02:00.0", driver_version="580.126.09")
-    gpu1.utilization, gpu1.memory_used, gpu1.memory_total, gpu1.temperature = 0, 10444 << 20, 81559 << 20, 41
-    gpu2 = vm_pb2.GuestGPU(name="gpu2", host="0000:42:00.0", guest="0000:03:00.0", driver_version="580.126.09")
-    nic = vm_pb2.GuestGPU(name="nic", host="0000:43:00.0", guest="0000:04:00.0")
-    assert list(gpus.lines_of(vm_pb2.GuestGPUs(gpus=[gpu1, gpu2, nic]), {}, "")) == [
+    driver = "580.126.09"
+    busy = (0, 10444 << 20, 81559 << 20, 41)
+    gpu1 = messages.GuestGPU("gpu1", "0000:41:00.0", "0000:02:00.0", driver, *busy)
+    gpu2 = messages.GuestGPU("gpu2", "0000:42:00.0", "0000:03:00.0", driver)
+    nic = messages.GuestGPU("nic", "0000:43:00.0", "0000:04:00.0")
+    assert list(gpus.lines_of(messages.GuestGPUs((gpu1, gpu2, nic)), {}, "")) == [
         "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0",
         "  in the guest: driver 580.126.09, 0% busy, 10.2 of 79.6 GiB used, 41 °C",
         "gpu2: host 0000:42:00.0 -> guest 0000:03:00.0",
@@ -214,10 +309,6 @@ def test_each_card_is_a_line_and_what_the_guest_tells_of_it_another() -> None:
         "nic: host 0000:43:00.0 -> guest 0000:04:00.0",
         "  in the guest: nvidia-smi does not tell of it",
     ]
-    assert fields_of(gpu2) == {
-        "name": "gpu2", "host": "0000:42:00.0", "guest": "0000:03:00.0", "driver_version": "580.126.09",
-        "utilization": None, "memory_used": None, "memory_total": None, "temperature": None,
-    }  # fmt: skip
 
 
 def test_the_cards_of_a_guest_that_is_not_asked_are_told(
@@ -268,8 +359,8 @@ def test_of_a_card_that_sleeps_or_is_gone_is_told_what_there_is(tmp_path: Path) 
     asleep, gone, odd = "0000:41:00.0", "0000:42:00.0", "0000:43:00.0"
     write(tmp_path / "bus/pci/devices" / asleep, {**_FUNCTION, "power_state": "D3hot"})
     write(tmp_path / "bus/pci/devices" / odd, {"power_state": "D0", "current_link_speed": "fast", "reset_method": ""})
-    cards = [vm_pb2.GuestGPU(name=f"gpu{host[6]}", host=host, guest="0000:02:00.0") for host in (asleep, gone, odd)]
-    found = vm_pb2.GuestGPUs(gpus=cards, silence="no agent")
+    cards = tuple(messages.GuestGPU(f"gpu{host[6]}", host, "0000:02:00.0") for host in (asleep, gone, odd))
+    found = messages.GuestGPUs(cards, silence="no agent")
     assert list(gpus.lines_of(found, *gpus.on_host(tmp_path, found))) == [
         "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0",
         "  power: D3hot",
@@ -289,7 +380,7 @@ def test_a_sysfs_that_does_not_answer_is_a_line(tmp_path: Path) -> None:
     function = tmp_path / "bus/pci/devices/0000:41:00.0"
     function.mkdir(parents=True)
     os.mkfifo(function / "power_state")  # as a driver that hangs in its file
-    found = vm_pb2.GuestGPUs(gpus=[vm_pb2.GuestGPU(name="gpu1", host="0000:41:00.0", guest="0000:02:00.0")])
+    found = messages.GuestGPUs((messages.GuestGPU("gpu1", "0000:41:00.0", "0000:02:00.0"),))
     lines = list(gpus.lines_of(found, *gpus.on_host(tmp_path, found, within=0.3)))
     assert lines[0] == "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0"
     assert lines[-1].startswith(f"the host's {tmp_path}: does not answer within 0.3 s")
@@ -459,7 +550,7 @@ def test_a_vm_without_a_serial_port_has_no_console(gpu_launcher: Command, path: 
 def test_a_question_imports_neither_libvirt_nor_the_servers_half() -> None:
     program = (
         "import sys, launcher.commands.ctl, launcher.control.client, launcher.control.console\n"
-        "assert not {'libvirt', 'grpc', 'lxml', 'pydantic', 'jinja2'} & set(sys.modules), sorted(sys.modules)"
+        "assert not {'libvirt', 'asyncio', 'lxml', 'pydantic', 'jinja2'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 

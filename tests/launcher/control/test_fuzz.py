@@ -1,32 +1,29 @@
-"""Callers that nobody meant: raw bytes, calls that are changed, cut off, reset or half made, floods, and valid calls
-between them, all at the socket of one launcher.
+"""Callers that nobody meant: raw bytes, requests that are changed, cut off, half made or too long, floods, and valid
+requests between them, all at the socket of one launcher.
 
 What comes of each is an answer or a connection that ends; what has not been broken is answered, and nothing of the rest
 stays. Three hundred by default, twenty thousand with `--thorough`; `-s` shows the figures.
 """
 
+import json
 import random
 import re
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from h2.exceptions import ProtocolError
 
-from launcher.control.api import vm_pb2
+from launcher.control import messages
 from tests.conftest import Command
+from tests.launcher.control import lines
 from tests.launcher.control.alone import alone
-from tests.launcher.control.raw import Requests, frame, message, raw
-from tests.launcher.control.serving import CHECK, HEALTH, OURS
 from tests.waiting import until
 
-_METHODS = (
-    *(f"{OURS}{method.name}" for method in vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"].methods),
-    *(CHECK, f"{HEALTH}Watch", "/nowhere/Nothing", "/", "*"),
-)
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0)
-_KINDS = {"data": 0, "headers": 1, "priority": 2, "reset": 3, "settings": 4, "ping": 6, "window": 8, "continuation": 9}
+# The test's own kill is the last request of all: without its domain the launcher has nothing to ask libvirt.
+_METHODS = (*(method for method in messages.METHODS if method != "kill"), "nothing", "", "Kill")
 
 
 class Caller:
@@ -37,52 +34,57 @@ class Caller:
         self._dice = dice
         self._kinds = (
             self.raw_bytes,
-            self.random_frames,
-            self.changed_calls,
-            self.reset_calls,
-            self.half_calls,
-            self.valid_calls,
-            self.several_messages,
-            self.floods,
+            self.random_values,
+            self.changed_requests,
+            self.half_requests,
+            self.valid_requests,
+            self.several_lines,
+            self.long_lines,
             self.many_connections,
-            self.valid_calls,
+            self.valid_requests,
         )
 
     def input(self, number: int) -> None:
         self._kinds[number % len(self._kinds)]()
 
-    def _methods(self, most: int) -> list[str]:
-        # The test's own kill is the last call of all: without its domain the launcher has nothing to ask libvirt.
-        names = [method for method in _METHODS if not method.endswith("/Kill")]
-        return self._dice.choices(names, k=self._dice.randint(1, most))
+    @contextmanager
+    def _caller(self) -> Iterator[lines.Raw]:
+        with lines.raw(self._path) as caller, suppress(OSError):
+            caller.socket.settimeout(0.05)
+            yield caller
 
     def _send(self, data: bytes) -> None:
         """Send it, read something of what comes, or don't; and be gone, or say so first."""
-        with raw(self._path) as caller:
-            caller.socket.settimeout(0.05)
-            with suppress(OSError):
-                caller.socket.sendall(data)
-                if self._dice.random() < 0.5:
-                    caller.socket.recv(1 << self._dice.randint(0, 16))
+        with self._caller() as caller:
+            caller.send(data)
+            if self._dice.random() < 0.5:
+                caller.socket.recv(1 << self._dice.randint(0, 16))
+
+    def _request(self) -> bytes:
+        fields: dict[str, Any] = self._dice.choice(
+            [{}, {"seconds": 1}, {"seconds": 1, "path": "true", "arguments": ["a"]}]
+        )
+        return lines.request(self._dice.choice(_METHODS), **fields)
 
     def raw_bytes(self) -> None:
-        start = self._dice.choice([b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n"])
-        self._send(start + self._dice.randbytes(self._dice.randint(0, 5000)))
+        start = self._dice.choice([b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"{", b'{"version": 1, "method": "'])
+        self._send(start + self._dice.randbytes(self._dice.randint(0, 5000)) + self._dice.choice([b"", b"\n"]))
 
-    def random_frames(self) -> None:
-        frames = [
-            frame(
-                self._dice.choice([*_KINDS.values(), self._dice.randint(0, 255)]),
-                self._dice.choice([0, 1, 4, 5, 8, 0x20, self._dice.randint(0, 255)]),
-                self._dice.choice([0, 1, 3, 2, 1 << 31, self._dice.getrandbits(32)]),
-                self._dice.randbytes(self._dice.choice([0, 4, 5, 8, 100, 20_000])),
-            )
-            for _ in range(self._dice.randint(1, 30))
-        ]
-        self._send(_GREETING + b"".join(frames))
+    def random_values(self) -> None:
+        value = {name: self._value(3) for name in ("version", "method", "request") if self._dice.random() < 0.9}
+        if self._dice.random() < 0.8:
+            value |= {"version": 1, "method": self._dice.choice(_METHODS)}
+        if self._dice.random() < 0.5:
+            value["request"] = {name: self._value(2) for name in ("seconds", "path", "arguments", "more")}
+        self._send(json.dumps(value).encode() + b"\n")
 
-    def changed_calls(self) -> None:
-        data = bytearray(self._recorded(self._methods(4)))
+    def _value(self, depth: int) -> Any:
+        plain: list[Any] = [None, True, -1, 0, 1 << 70, 1e300, "", "\ud800\0\n", "x" * 3000, 10**400]
+        nested = [[self._value(depth - 1)] * 3, {"seconds": self._value(depth - 1)}] if depth else []
+        return self._dice.choice(plain + nested)
+
+    def changed_requests(self) -> None:
+        data = bytearray(self._request())
         for _ in range(self._dice.randint(1, 6)):
             place = self._dice.randrange(len(data))
             match self._dice.choice(["flip", "cut", "add", "double", "swap"]):
@@ -96,71 +98,37 @@ class Caller:
                     data[place:place] = data[place : place + 60]
                 case _:
                     data = data[place:] + data[:place]
-            data = data or bytearray(b"P")
+            data = data or bytearray(b"{")
         self._send(bytes(data))
 
-    def _recorded(self, methods: list[str]) -> bytes:
-        requests = Requests()
-        for method in methods:
-            requests.call(method)
-        return requests.h2.data_to_send()
-
-    def reset_calls(self) -> None:
-        with raw(self._path) as caller, suppress(OSError, ProtocolError):
-            caller.socket.settimeout(0.05)
-            for method in self._methods(60):
-                call = caller.call(method) if self._dice.random() < 0.7 else caller.open(method)
-                if self._dice.random() < 0.2:
-                    caller.flush()
-                caller.h2.reset_stream(call, self._dice.randint(0, 13))
-            caller.flush()
+    def half_requests(self) -> None:
+        data = self._request()
+        with self._caller() as caller:
+            caller.send(data[: self._dice.randrange(len(data))])
             if self._dice.random() < 0.5:
-                caller.hear()
+                caller.socket.recv(1)
 
-    def half_calls(self) -> None:
-        with raw(self._path) as caller, suppress(OSError, ProtocolError):
-            caller.socket.settimeout(0.05)
-            for method in self._methods(12):
-                headers = [("x" * self._dice.randint(1, 9), "y" * self._dice.choice([0, 10, 3000, 9000]))]
-                extra = [("grpc-timeout", self._dice.choice(["1n", "9" * 4000 + "S", "x", "1H"])), ("a-bin", "abcde")]
-                call = caller.open(method, *headers, *self._dice.sample(extra, self._dice.randint(0, 2)))
-                part = self._dice.choice([b"", b"\0\0", b"\0\xff\xff\xff\xff", b"\1\0\0\0\0", message(b"x" * 900)[:-1]])
-                caller.h2.send_data(call, part, end_stream=self._dice.random() < 0.3)
-            caller.flush()
-            if self._dice.random() < 0.5:
-                caller.hear()
-
-    def several_messages(self) -> None:
-        with raw(self._path) as caller, suppress(OSError, ProtocolError):
-            caller.socket.settimeout(0.05)
-            call = caller.open(self._methods(1)[0])
+    def several_lines(self) -> None:
+        with self._caller() as caller:
             for _ in range(self._dice.randint(2, 50)):
-                caller.h2.send_data(call, message(self._dice.randbytes(self._dice.randint(0, 1000))))
-                caller.flush()
-            caller.hear()
+                caller.send(self._request())
+            caller.socket.recv(1 << 16)
 
-    def floods(self) -> None:
-        kind, payload = self._dice.choice(
-            [("ping", bytes(8)), ("settings", b""), ("window", b"\0\0\0\1"), ("priority", bytes(5)), ("data", b"")]
-        )
-        stream = 0 if kind in ("ping", "settings", "window") else 1
-        call = self._recorded(self._methods(1)) if stream else _GREETING
-        self._send(call + frame(_KINDS[kind], 0, stream, payload) * self._dice.choice([100, 3000]))
+    def long_lines(self) -> None:
+        part = self._dice.choice([b"[", b" ", b"9", b'{"a":', b"\xff", b"\n"])
+        self._send(b'{"version": 1, "method": ' + part * self._dice.choice([60_000, 70_000, 500_000]) + b"\n")
 
     def many_connections(self) -> None:
-        with ExitStack() as stack, suppress(OSError):
+        with ExitStack() as stack:
             for _ in range(self._dice.randint(2, 50)):
-                caller = stack.enter_context(raw(self._path))
+                caller = stack.enter_context(self._caller())
                 if self._dice.random() < 0.5:
-                    caller.call(self._methods(1)[0])
-                    caller.flush()
+                    caller.send(self._request())
 
-    def valid_calls(self) -> None:
-        with raw(self._path) as caller:
-            for method in (CHECK, f"{OURS}GetState", f"{OURS}GetXML", f"{OURS}Pause", f"{OURS}Resume"):
-                call = caller.call(method)
-                caller.flush()
-                assert caller.status(call) == (0, ""), method
+    def valid_requests(self) -> None:
+        call = lines.Caller(self._path)
+        for method in ("state", "xml", "pause", "resume"):
+            assert call(method) is not None
 
 
 def test_callers_that_nobody_meant_leave_nothing(

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import select
 import signal
 import socket
 import stat
@@ -11,36 +10,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
-import grpc
 import pytest
 
 from launcher.control.listener import served
 from launcher.runtime.vm import VM, Phase, VMIdentity
 from program.errors import Refusal
-from tests.launcher.control.raw import raw
-from tests.launcher.control.serving import (
-    CHECK,
-    HEALTH,
-    IDENTITY,
-    NOT_SERVING,
-    OURS,
-    SERVICE_UNKNOWN,
-    SERVING,
-    Caller,
-    Heard,
-    called,
-    on_test_driver,
-)
+from tests.launcher.control.lines import END, Caller, raw
+from tests.launcher.control.serving import IDENTITY, called, on_test_driver
 from tests.waiting import allowed, until
-
-GUEST = b"\x0a\x05guest"  # HealthCheckRequest.service
 
 
 @pytest.fixture
 def vm() -> VM:
     return VM(IDENTITY)
+
+
+def is_answered(call: Caller) -> bool:
+    return bool(call("state")["phase"] == "preparing")
 
 
 def test_the_socket_is_its_users_alone_and_nothing_is_left(short_dir: Path, vm: VM) -> None:
@@ -62,7 +51,7 @@ def test_who_asks_nothing_pays_for_no_imports(short_dir: Path) -> None:
         "from launcher.control.listener import served\n"
         "from launcher.runtime.vm import VM, VMIdentity\n"
         f"with served(pathlib.Path({str(short_dir / 'sock')!r}), VM(VMIdentity('lab', 'vm', ''))): pass\n"
-        "assert not {'grpclib', 'asyncio', 'google.protobuf', 'libvirt'} & set(sys.modules), sorted(sys.modules)"
+        "assert not {'asyncio', 'libvirt', 'launcher.control.messages'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -71,7 +60,7 @@ def test_a_launcher_that_serves_there_is_left_alone(short_dir: Path, vm: VM) -> 
     with called(short_dir / "sock", vm) as call:
         with pytest.raises(Refusal, match="sock: another launcher serves there"), served(short_dir / "sock", vm):
             pass
-        assert call(CHECK) == SERVING
+        assert is_answered(call)
 
 
 def test_what_a_killed_launcher_left_is_replaced(short_dir: Path, vm: VM) -> None:
@@ -79,7 +68,7 @@ def test_what_a_killed_launcher_left_is_replaced(short_dir: Path, vm: VM) -> Non
         killed.bind(str(short_dir / "sock"))
         killed.listen()
     with called(short_dir / "sock", vm) as call:
-        assert call(CHECK) == SERVING
+        assert is_answered(call)
     assert not (short_dir / "sock").exists()
 
 
@@ -144,7 +133,7 @@ def test_of_launchers_that_find_a_stale_socket_at_once_one_serves(short_dir: Pat
         launcher.start()
     until(lambda: len(served_by) + len(refused) == 8)
     assert (len(served_by), len(refused)) == (1, 7)
-    assert Caller(short_dir / "sock")(CHECK) == SERVING
+    assert is_answered(Caller(short_dir / "sock"))
     done.set()
     for launcher in launchers:
         launcher.join()
@@ -168,48 +157,47 @@ def test_another_launchers_socket_is_not_removed(short_dir: Path, vm: VM) -> Non
 
 
 def test_many_callers_at_once_are_all_answered(short_dir: Path, vm: VM) -> None:
-    """On connections of their own, and on one."""
     with called(short_dir / "sock", vm) as call:
-        callers = [Caller(short_dir / "sock") for _ in range(30)]
-        answers: list[bytes] = []
-
-        def ask(caller: Caller) -> None:
-            answers.extend(caller(CHECK) for _ in range(5))
-            caller.channel.close()
-
-        asking = [threading.Thread(target=ask, args=(caller,)) for caller in callers]
+        answers: list[bool] = []
+        asking = [
+            threading.Thread(target=lambda: answers.extend(is_answered(call) for _ in range(5))) for _ in range(30)
+        ]
         for thread in asking:
             thread.start()
         for thread in asking:
             thread.join()
-        futures = [call.soon(CHECK) for _ in range(8)]
-        answers += [future.result() for future in futures]
-        assert answers == [SERVING] * 158
+        assert answers == [True] * 150
 
 
 def test_a_call_that_waits_holds_up_no_other(short_dir: Path, vm: VM) -> None:
     with called(short_dir / "sock", vm) as call:
-        watching = call.stream(f"{OURS}WatchChanges")
-        assert b"preparing" in next(watching)
-        assert call(CHECK) == SERVING
+        watching = call.stream("events")
+        assert next(watching)["phase"] == "preparing"
+        assert is_answered(call)
         vm.becomes(Phase.STARTING)
-        assert b"starting" in next(watching)
-        watching.cancel()
+        assert next(watching)["phase"] == "starting"
+        watching.close()
 
 
-def test_a_client_that_goes_away_is_forgotten(short_dir: Path, vm: VM) -> None:
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda end: end.shutdown(socket.SHUT_RDWR),
+        lambda end: end.shutdown(socket.SHUT_WR),
+        lambda end: end.send(b"\n"),
+    ],
+    ids=["closes", "closes for writing", "sends more"],
+)
+def test_a_caller_that_does_not_wait_for_its_answers_is_forgotten(
+    short_dir: Path, vm: VM, leave: Callable[[socket.socket], object]
+) -> None:
     before = threading.active_count()
-    with served(short_dir / "sock", vm):
-        for hangs_up in (True, False):
-            caller = Caller(short_dir / "sock")
-            stream = caller.stream(f"{OURS}WatchChanges")
-            next(stream)
-            if hangs_up:
-                caller.channel.close()
-            else:
-                stream.cancel()
-            until(lambda: vm._subscribers == [])
-            caller.channel.close()
+    with served(short_dir / "sock", vm), raw(short_dir / "sock") as caller:
+        caller.ask("events")
+        assert caller.line() is not None
+        assert len(vm._subscribers) == 1
+        leave(caller.socket)
+        until(lambda: vm._subscribers == [])
         until(lambda: threading.active_count() <= before + 1)  # the one that serves
 
 
@@ -228,108 +216,68 @@ def test_a_reader_that_sleeps_costs_a_bounded_memory_and_hears_what_it_lost(shor
             *lines, last = reader.stdout.read().splitlines()
             assert b'"phase": "ended"' in last
             assert any(b'"lost": 0' not in line for line in lines)
-            # What the socket and HTTP/2 hold, and 256.
             assert len(lines) < 20_000
 
 
 def test_the_end_is_heard_by_whoever_watches(short_dir: Path, vm: VM) -> None:
     with served(short_dir / "sock", vm):
-        watching = Caller(short_dir / "sock").stream(f"{OURS}WatchChanges")
+        watching = Caller(short_dir / "sock").stream("events")
         next(watching)
         vm.becomes(Phase.ENDED)
-    assert b"ended" in next(watching)
-    assert list(watching) == []
+    assert [change["phase"] for change in watching] == ["ended"]
 
 
-def test_an_answer_is_not_lost_to_whoever_acknowledges_before_it_reads(short_dir: Path, vm: VM) -> None:
-    """Were the connection closed at once, writing to it would fail, and what is unread be forgotten."""
-    path, listening, leaving = short_dir / "sock", threading.Event(), threading.Event()
+class Slow:
+    """A domain that takes its time to tell its XML."""
 
-    def serve() -> None:
-        with served(path, vm):
-            listening.set()
-            leaving.wait(30)
+    def __init__(self) -> None:
+        self.is_asked = threading.Event()
 
-    thread = threading.Thread(target=serve)
-    thread.start()
-    assert listening.wait(30)
-    with raw(path) as caller:
-        first = caller.call(CHECK)
-        caller.flush()
-        assert caller.status(first) == (0, "")
-        call = caller.call(CHECK)
-        caller.flush()
-        for event in (select.POLLIN, select.POLLRDHUP):  # the answer comes, and then nothing more
-            poll = select.poll()
-            poll.register(caller.socket, event)
-            assert poll.poll(10_000)
-            leaving.set()
-        caller.h2.ping(bytes(8))
-        caller.flush()
-        assert caller.status(call) == (0, "")
-    thread.join(allowed(10))
-    assert not thread.is_alive()
+    def XMLDesc(self) -> str:
+        self.is_asked.set()
+        time.sleep(0.3)
+        return "<domain/>"
+
+
+def test_a_request_that_is_at_work_at_the_end_is_answered(short_dir: Path, vm: VM) -> None:
+    vm.becomes(Phase.RUNNING)
+    domain = Slow()
+    with vm.having(domain), ExitStack() as stack:
+        with served(short_dir / "sock", vm):
+            caller = stack.enter_context(raw(short_dir / "sock"))
+            caller.ask("xml")
+            assert domain.is_asked.wait(allowed(5))
+        assert caller.line() == {"answer": {"xml": "<domain/>"}}
+        assert (caller.line(), caller.line()) == (END, None)
 
 
 def test_who_waits_for_ever_does_not_hold_up_the_end(short_dir: Path, vm: VM) -> None:
-    with socket.socket(socket.AF_UNIX) as silent:
-        with called(short_dir / "sock", vm) as call:
-            silent.connect(str(short_dir / "sock"))
-            watching = call.stream(f"{OURS}WatchChanges")
-            next(watching)
-            ending = time.monotonic()
-        assert time.monotonic() - ending < allowed(5)
-    with pytest.raises(grpc.RpcError):
-        next(watching)
+    with served(short_dir / "sock", vm), raw(short_dir / "sock"), raw(short_dir / "sock") as watching:
+        watching.ask("events")
+        assert watching.line() is not None
+        ending = time.monotonic()
+    assert time.monotonic() - ending < allowed(5)
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        bytes(4096),
-        # HTTP/2, and room for no more bytes (a WINDOW_UPDATE of 0), which is an error in it
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-    ],
-)
-def test_who_speaks_something_else_is_hung_up_on(short_dir: Path, vm: VM, nonsense: bytes) -> None:
-    with called(short_dir / "sock", vm) as call, socket.socket(socket.AF_UNIX) as peer:
-        peer.connect(str(short_dir / "sock"))
-        peer.sendall(nonsense)
-        heard = Heard(lambda: peer.recv(4096))
-        assert heard.ends(), "it hangs up"
-        assert call(CHECK) == SERVING
+def test_a_caller_of_another_protocol_hears_what_is_wrong_and_is_hung_up_on(short_dir: Path, vm: VM) -> None:
+    """As gpu-launcher ctl of before this protocol, which spoke HTTP/2."""
+    with called(short_dir / "sock", vm) as call, raw(short_dir / "sock") as older:
+        older.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        answer = older.line()
+        assert answer is not None
+        assert answer["problems"][0]["wrong"] == "has more after its line"
+        assert older.is_hung_up_on()
+        assert is_answered(call)
 
 
-def test_a_domain_larger_than_http2s_window_is_told_whole(short_dir: Path, tmp_path: Path) -> None:
+def test_a_domain_larger_than_what_a_socket_holds_is_told_whole(short_dir: Path, tmp_path: Path) -> None:
     with (
-        on_test_driver(tmp_path, more=f"<description>{'x' * 300_000}</description>") as vm,
+        on_test_driver(tmp_path, more=f"<description>{'x' * 900_000}</description>") as vm,
         called(short_dir / "sock", vm) as call,
     ):
-        assert vm.domain().XMLDesc().encode() in call(f"{OURS}GetXML")
+        assert call("xml") == {"xml": vm.domain().XMLDesc()}
 
 
 def test_what_is_refused_comes_in_words_of_any_alphabet(short_dir: Path) -> None:
     with called(short_dir / "sock", VM(VMIdentity("lab", "größe 100%\n", ""))) as call:
-        code, words = call.status(f"{OURS}GetXML")
-    assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert words == "lab/größe 100%\\n: is preparing; ask again when it is running"
-
-
-def test_health_is_of_the_process_and_of_the_guest(short_dir: Path, vm: VM) -> None:
-    with called(short_dir / "sock", vm) as call:
-        assert call(f"{HEALTH}Check") == SERVING
-        assert call(f"{HEALTH}Check", GUEST) == NOT_SERVING
-        watching = call.stream(f"{HEALTH}Watch", GUEST)
-        assert next(watching) == NOT_SERVING
-        vm.becomes(Phase.STARTING)
-        vm.becomes(Phase.RUNNING)
-        assert next(watching) == SERVING
-        assert call(f"{HEALTH}Check", GUEST) == SERVING
-        vm.becomes(Phase.STOPPING)
-        assert next(watching) == NOT_SERVING
-        vm.becomes(Phase.ENDED)
-        assert list(watching) == []
-        other = b"\x0a\x05other"
-        assert call.status(f"{HEALTH}Check", other) == (grpc.StatusCode.NOT_FOUND, "expected '' or 'guest'")
-        assert next(call.stream(f"{HEALTH}Watch", other)) == SERVICE_UNKNOWN
+        assert call.problem("xml") == ("lab/größe 100%\n", "is preparing", "ask again when it is running")

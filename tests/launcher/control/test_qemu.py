@@ -137,7 +137,7 @@ def test_a_kill_ends_a_guest_whose_qemu_answers_nothing_any_more(
         asking = [stack.enter_context(ctl("reset", path, stderr=subprocess.PIPE)) for _ in range(6)]
         for process in asking:
             assert process.stderr is not None
-            assert process.stderr.read().startswith(f"gpu-launcher: {path}: libvirt has not answered in 10 s".encode())
+            assert process.stderr.read().startswith(b"gpu-launcher: libvirt: has not answered in 10 s; it may")
             assert process.wait(30) == 1
         result = gpu_launcher("ctl", "state", "--socket", path)
         assert result.stdout == "default/vm: running, unknown (libvirt does not answer)\n"

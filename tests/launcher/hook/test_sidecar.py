@@ -19,10 +19,10 @@ import grpc
 import pytest
 
 from launcher.hook.api import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
-from tests.launcher.control.raw import raw
-from tests.launcher.control.serving import Caller
+from tests.launcher.hook.callers import Caller
 from tests.launcher.hook.domains import CASES, Case
 from tests.launcher.hook.kubevirt import Card, Parts, domain, started, understood, vmi
+from tests.launcher.hook.raw import INFO, raw
 from tests.launcher.hook.test_rewrite import defined
 from tests.processes import ROOT, Program, finished, running
 from tests.temporary import SHORT
@@ -52,7 +52,7 @@ def collected(directory: Path) -> tuple[Caller, info_pb2.InfoResult]:
     until(lambda: any(directory.glob("*.sock")), 10)
     (socket,) = directory.glob("*.sock")
     caller = Caller(socket)
-    made: Any = caller.channel.unary_unary("/kubevirt.hooks.info.Info/Info")
+    made: Any = caller.channel.unary_unary(INFO)
     answer = made(b"", timeout=allowed(1), wait_for_ready=True)
     return caller, info_pb2.InfoResult.FromString(answer)
 
@@ -205,7 +205,7 @@ def test_kubevirts_call_is_answered_though_hundreds_come_behind_it_at_once(short
                 gone.connect(str(short_dir / "a.sock"))
         program.send(signal.SIGCONT)
         assert kubevirts.hear()
-        call = kubevirts.call("/kubevirt.hooks.info.Info/Info")
+        call = kubevirts.call(INFO)
         kubevirts.flush()
         assert kubevirts.status(call) == (0, "")
         until(lambda: len([*Path(f"/proc/{program.process.pid}/fd").iterdir()]) < 60)

@@ -1,8 +1,8 @@
 """gRPC on a socket, by grpclib, with a limit on calls, on a request's size and on connections.
 
-A caller that can open the socket could also kill QEMU, so these limits are for callers that err, not against the pod's
-own user (docs/decisions/0025-the-control-socket.md). grpclib and h2 bound what is unread on a connection, the calls
-that are open on it, and their headers; launcher.control.methods has the deadlines.
+Every process in the pod may call, so these limits keep one that errs from filling the sidecar's memory and from keeping
+KubeVirt out (docs/decisions/0033-what-the-hook-is-as-a-process.md). grpclib and h2 bound what is unread on a
+connection, the calls that are open on it, and their headers; launcher.hook.methods has the deadlines.
 """
 
 import asyncio
@@ -26,11 +26,8 @@ from grpclib.protocol import H2Protocol
 _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 32  # another one ends the oldest, of those without a call if there are any
-_CALLS = 32  # at once, besides those of the method that is always answered
-_WORN = 1000  # calls, after which a connection ends: h2 remembers something of each; its caller has as many to notice
-#: GOAWAY without an error, for no call that has begun (RFC 9113, 6.8): the caller makes its next calls on another
-#: connection, and closes this one when the last has ended. h2 sends nothing more after a GOAWAY of its own.
-_GO_AWAY = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\0"
+_CALLS = 32  # at once
+_WORN = 1000  # calls, after which a connection ends: h2 remembers something of each, and KubeVirt makes one
 _WAITING = 4096  # connections that are not taken yet, the kernel's most by default; a connect beyond them is refused
 _TAKEN = 512  # of them at once, before the event loop's other work has its turn
 _MADE = 8  # of those whose callers are still there, as many get all parts of a connection at once
@@ -43,11 +40,9 @@ _LAST_WORDS = 1.0  # seconds for callers to hear how it ended
 
 
 class Server:
-    """Serves grpclib's `services`. `request`: the most bytes of a request. `always`: the path of the method that is
-    answered no matter how many calls are open."""
+    """Serves grpclib's `services`. `request`: the most bytes of a request."""
 
-    def __init__(self, services: Sequence[Any], *, request: int, always: str | None = None) -> None:
-        self._always = always
+    def __init__(self, services: Sequence[Any], *, request: int) -> None:
         self._handlers = {path: handler for each in services for path, handler in each.__mapping__().items()}
         config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
         # grpclib's own server has no bounds; ours uses the parts that it makes for a connection.
@@ -59,12 +54,11 @@ class Server:
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
-            path: handler._replace(func=partial(self._answer, path, handler.func))
-            for path, handler in self._handlers.items()
+            path: handler._replace(func=partial(self._answer, handler.func)) for path, handler in self._handlers.items()
         }
 
-    async def _answer(self, path: str, answer: Callable[[Any], Awaitable[None]], stream: Any) -> None:
-        if self.calls >= _CALLS and path != self._always:
+    async def _answer(self, answer: Callable[[Any], Awaitable[None]], stream: Any) -> None:
+        if self.calls >= _CALLS:
             raise GRPCError(
                 Status.RESOURCE_EXHAUSTED, f"{_CALLS} calls are at work; ask again when one of them has ended"
             )
@@ -86,7 +80,6 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         super().__init__(handler, server.config, server.h2_config)
         self._server = server
         self._read = bytearray(_READ)
-        self._is_worn = False
         self.was_heard = False
         self.transport: asyncio.Transport
 
@@ -111,11 +104,8 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         self.was_heard = True
         try:
             self.data_received(bytes(self._read[:size]))
-            if self.connection.streams_started >= 2 * _WORN:
-                self.hang_up(f"{2 * _WORN} calls on one connection")
-            elif self.connection.streams_started >= _WORN and not self._is_worn:
-                self._is_worn = True
-                self.transport.write(_GO_AWAY)
+            if self.connection.streams_started >= _WORN:
+                self.hang_up(f"{_WORN} calls on one connection")
         except Exception as error:
             self.hang_up(str(error) or type(error).__name__)
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,23 +23,18 @@ _PATIENCE = 5.0  # seconds for a caller to send its request, or to take the one 
 _Stream = Stream[Any, Any]
 
 
-def methods_of(service: ServiceDescriptor, answers: object, full_name: str | None = None) -> dict[str, Handler]:
+def methods_of(service: ServiceDescriptor, answers: object) -> dict[str, Handler]:
     """Return the service's methods by their path on the wire. `answers` has a coroutine function for each, from the
-    request to the answer, or for a stream an asynchronous generator function from the request to the answers. What it
-    raises becomes the call's status. `full_name` replaces the service's name in the .proto file.
+    request to the answer; what it raises becomes the call's status.
     """
     return {
-        (path := f"/{full_name or service.full_name}/{method.name}"): _handler(
-            path, method, getattr(answers, method.name)
-        )
+        (path := f"/{service.full_name}/{method.name}"): _handler(path, method, getattr(answers, method.name))
         for method in service.methods
     }
 
 
 def _handler(path: str, method: MethodDescriptor, answer: Callable[[Any], Any]) -> Handler:
     types = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-    if method.server_streaming:
-        return Handler(partial(_answer_many, path, answer), Cardinality.UNARY_STREAM, *types)
     return Handler(partial(_answer_one, path, answer), Cardinality.UNARY_UNARY, *types)
 
 
@@ -48,13 +43,6 @@ async def _answer_one(path: str, answer: Callable[[Any], Awaitable[Message]], st
         message = await answer(await _request(stream))
         async with asyncio.timeout(_PATIENCE):
             await stream.send_message(message)
-
-
-async def _answer_many(path: str, answers: Callable[[Any], AsyncGenerator[Message]], stream: _Stream) -> None:
-    with _status_of_errors(path):
-        async with aclosing(answers(await _request(stream))) as messages:
-            async for message in messages:
-                await stream.send_message(message)
 
 
 async def _request(stream: _Stream) -> Any:
@@ -86,4 +74,4 @@ def _status_of_errors(path: str) -> Iterator[None]:
         raise GRPCError(Status.DEADLINE_EXCEEDED, f"the caller keeps {path} waiting") from error
     except Exception as error:
         _log.exception("%s failed", path)
-        raise GRPCError(Status.INTERNAL, f"{path} failed; the launcher's log says how") from error
+        raise GRPCError(Status.INTERNAL, f"{path} failed; the hook's log says how") from error

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
+from h2.events import DataReceived, Event, ResponseReceived, TrailersReceived
 
 from tests.waiting import allowed
 
+INFO = "/kubevirt.hooks.info.Info/Info"
 HEADERS = (
     (":method", "POST"),
     (":scheme", "http"),
@@ -81,21 +82,6 @@ class Raw(Requests):
                     if "grpc-status" in headers:
                         return int(headers["grpc-status"]), headers.get("grpc-message", "")
             assert self.hear(), self.events
-
-    def is_told(self, stream: int) -> bool:
-        """Whether something comes in that call."""
-        while not any(isinstance(event, DataReceived) and event.stream_id == stream for event in self.events):
-            if not self.hear():
-                return False
-        return True
-
-    def ended(self) -> set[int]:
-        """The streams that have been answered or reset."""
-        return {
-            event.stream_id
-            for event in self.events
-            if isinstance(event, StreamEnded | StreamReset) and event.stream_id is not None
-        }
 
     def is_hung_up_on(self) -> bool:
         """Whether the connection ends within the socket's patience."""

@@ -1,1 +1,0 @@
-"""What is spoken on the control socket: a .proto file each, and what `make protos` generates from it."""
