@@ -166,8 +166,8 @@ def test_callers_that_nobody_meant_leave_nothing(short_dir: Path, pytestconfig: 
     with running("gpu-launcher", "hook", "--socket", path, "--sysfs", "/sys") as program:
         program.wait_for_line("is there for KubeVirt")
         hook = Hook(program, path)
-        descriptors = hook.descriptors()
         hook.has_imported()
+        descriptors = hook.descriptors()
         caller = Caller(path, random.Random(1))
         for number in range(200):
             caller.input(number)
