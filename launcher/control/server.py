@@ -76,7 +76,7 @@ class _Callers:
         self.asking.discard(task)
 
     async def _serve(self, caller: socket.socket) -> None:
-        with caller, suppress(ConnectionError):  # it has gone
+        with caller, suppress(ConnectionError, TimeoutError):  # it has gone, or does not read why
             try:
                 line = await _request(caller)
                 with _ending_with(caller) as task:
