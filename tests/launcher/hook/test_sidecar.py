@@ -19,12 +19,13 @@ import grpc
 import pytest
 
 from launcher.hook.api import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
+from tests.conftest import Command
 from tests.launcher.hook.callers import Caller
 from tests.launcher.hook.domains import CASES, Case
 from tests.launcher.hook.kubevirt import Card, Parts, domain, started, understood, vmi
 from tests.launcher.hook.raw import INFO, raw
 from tests.launcher.hook.test_rewrite import defined
-from tests.processes import ROOT, Program, finished, running
+from tests.processes import ROOT, Program, running
 from tests.temporary import SHORT
 from tests.waiting import allowed, until
 
@@ -220,12 +221,14 @@ def test_it_ends_when_the_pod_does_and_takes_its_socket_away(number: signal.Sign
     assert list(short_dir.iterdir()) == []
 
 
-def test_a_socket_that_a_killed_one_has_left_is_replaced_and_another_ones_is_not(short_dir: Path) -> None:
+def test_a_socket_that_a_killed_one_has_left_is_replaced_and_another_ones_is_not(
+    short_dir: Path, gpu_launcher: Command
+) -> None:
     with hook(short_dir / "a.sock") as killed:
         killed.kill()
     assert stat.S_ISSOCK((short_dir / "a.sock").stat().st_mode)
     with hook(short_dir / "a.sock"):
-        result = finished("gpu-launcher", "hook", "--socket", short_dir / "a.sock")
+        result = gpu_launcher("hook", "--socket", short_dir / "a.sock")
         assert (result.returncode, result.stdout) == (1, "")
         assert "a.sock: cannot listen there: Address already in use; expected KubeVirt's volume" in result.stderr
         assert collected(short_dir)[1].name == "gpu-launcher"
@@ -249,12 +252,14 @@ def test_without_flags_as_in_the_annotation_it_is_where_kubevirt_looks_for_socke
         assert re.match(line.format(place), program.log[0]), program.log
 
 
-def test_explain_prints_what_it_would_change_and_changes_nothing(tmp_path: Path, qemu_driver: Any) -> None:
+def test_explain_prints_what_it_would_change_and_changes_nothing(
+    tmp_path: Path, qemu_driver: Any, gpu_launcher: Command
+) -> None:
     sent = tmp_path / "vmi.json"
     sent.write_bytes(vmi({"gpu1": "a/b", "gpu2": "a/b"}))
     flags = ("hook", "--explain", "--vmi", sent, "--sysfs", TWO.sysfs)
     *_, (_, dumped) = started(TWO.emulated().xml, bytes, partial(defined, qemu_driver))
-    result = finished("gpu-launcher", *flags, stdin=dumped)
+    result = gpu_launcher(*flags, stdin=dumped)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[:3] == [
@@ -264,11 +269,11 @@ def test_explain_prints_what_it_would_change_and_changes_nothing(tmp_path: Path,
     ]
     assert [line for line in lines[3:] if line.startswith("-")] == ["--- KubeVirt's domain"]
     assert sum("<hostdev" in line for line in lines if line.startswith("+")) == 2
-    again = finished("gpu-launcher", *flags, stdin=TWO.answer().xml.decode())
+    again = gpu_launcher(*flags, stdin=TWO.answer().xml.decode())
     assert again.stdout.splitlines() == lines[:2]
     (tmp_path / "domain.xml").write_text(dumped)
-    assert finished("gpu-launcher", *flags, tmp_path / "domain.xml").stdout == result.stdout
-    assert finished("gpu-launcher", *flags, "-", stdin=dumped).stdout == result.stdout
+    assert gpu_launcher(*flags, tmp_path / "domain.xml").stdout == result.stdout
+    assert gpu_launcher(*flags, "-", stdin=dumped).stdout == result.stdout
 
 
 @pytest.mark.parametrize(
@@ -293,8 +298,10 @@ def test_explain_prints_what_it_would_change_and_changes_nothing(tmp_path: Path,
         (("--explain", "--sysfs", "/nowhere"), TWO.xml.decode(), 1, "/nowhere: expected a sysfs tree"),
     ],
 )
-def test_a_command_that_cannot_be_done_says_why(flags: tuple[str, ...], stdin: str, code: int, said: str) -> None:
-    result = finished("gpu-launcher", "hook", *flags, stdin=stdin)
+def test_a_command_that_cannot_be_done_says_why(
+    flags: tuple[str, ...], stdin: str, code: int, said: str, gpu_launcher: Command
+) -> None:
+    result = gpu_launcher("hook", *flags, stdin=stdin)
     assert (result.returncode, result.stdout) == (code, "")
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -120,7 +120,7 @@ def test_whatever_is_broken_the_healthy_rest_is_offered(
         for device in ("0000:41:00.1", "42", "", "x", f"{UUID(int=1)}")
     ]
 
-    @settings(max_examples=10_000 if pytestconfig.getoption("--thorough") else 1_000)
+    @settings(max_examples=10_000 if pytestconfig.getoption("--thorough") else 500)
     @given(found=breaks(breakable(sys)), config=st.sampled_from(CONFIGS))
     def holds(found: list[Break], config: Config) -> None:
         with broken(sys, found):

@@ -11,12 +11,11 @@ import pytest
 
 from plugin.device_plugin.monitoring import LIVE, READY
 from program.http import MOST_CONNECTIONS, SECONDS_FOR_ALL
-from tests.conftest import Machine
+from tests.conftest import Command, Machine
 from tests.kernel import bind
 from tests.kubelet import Kubelet, running_kubelet
 from tests.pages import assert_closed, devices_on
 from tests.plugin.daemon import BOTH, RTX_3090, descriptors, fetch, free_port, serve, status, threads, wait_until
-from tests.processes import finished
 from tests.waiting import allowed
 
 PORTS = ("--metrics", "--health")
@@ -215,16 +214,16 @@ def test_a_port_is_asked_by_the_hosts_name_and_by_names_that_are_allowed(
         assert [fetch(port, PATHS[option], name=name)[0] for name in names] == [200, 200, 200, 421]
 
 
-def test_a_name_for_no_port_is_refused() -> None:
-    result = finished("gpu-plugin", "serve", "--allow-host", "gpu-plugin.gpu.svc")
+def test_a_name_for_no_port_is_refused(gpu_plugin: Command) -> None:
+    result = gpu_plugin("serve", "--allow-host", "gpu-plugin.gpu.svc")
     assert result.returncode == 2
     assert "--allow-host: is for a port that is served; add --metrics or --health, or leave it out" in result.stderr
 
 
 @pytest.mark.parametrize("option", PORTS)
 @pytest.mark.parametrize("value", ["0", "65536", "eighty", "localhost:80", "127.0.0.1", "::1", ":", "1.2.3.4:"])
-def test_what_is_no_port_is_refused_by_name(option: str, value: str) -> None:
-    result = finished("gpu-plugin", "serve", option, value)
+def test_what_is_no_port_is_refused_by_name(gpu_plugin: Command, option: str, value: str) -> None:
+    result = gpu_plugin("serve", option, value)
     assert result.returncode == 2
     assert option in result.stderr
     assert "expected [ADDRESS:]PORT" in result.stderr

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tests.processes import Program
 
 _SEEDS = (19, 2026)
-_ROUNDS, _THOROUGH_ROUNDS = 40, 2500  # of each seed
-_BINDING_ROUNDS, _THOROUGH_BINDING_ROUNDS = 30, 500  # each binds with a process of its own
+_ROUNDS, _THOROUGH_ROUNDS = 25, 2500  # of each seed
+_BINDING_ROUNDS, _THOROUGH_BINDING_ROUNDS = 20, 500  # each binds with a process of its own
 _BACK_WITHIN = 10.0  # seconds for the slices to be as the node is
 
 #: What happens, and how often.

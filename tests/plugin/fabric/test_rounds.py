@@ -238,6 +238,6 @@ async def reconciled(partitions: Partitions) -> None:
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # pytest-xdist's workers
 @pytest.mark.parametrize("resumes", [False, True], ids=["anew", "resumes"])
 def test_whatever_happens(resumes: bool, manager: Manager, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    rounds = 5_000 if request.config.getoption("--thorough") else 40
+    rounds = 5_000 if request.config.getoption("--thorough") else 20
     life = NodeLife(manager, tmp_path / "state", random.randrange(2**32), resumes=resumes)
     life.live(rounds)
