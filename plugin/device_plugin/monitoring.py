@@ -112,37 +112,39 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         snapshot = self._watch.snapshot
+        node = snapshot.node or ""
         by_state = GaugeMetricFamily(
             "gpu_plugin_devices",
             "Devices of the node by state; free only if it is known which pods and ResourceClaims have which.",
-            labels=["resource", "state"],
+            labels=["resource", "state", "node"],
         )
         states = Counter((device.resource or "", snapshot.state(device)) for device in snapshot.inventory.devices)
         for resource in sorted({resource for resource, _ in states}):
             for each in DeviceState:
-                by_state.add_metric([resource, each], states[resource, each])
+                by_state.add_metric([resource, each, node], states[resource, each])
         yield by_state
         devices = GaugeMetricFamily(
             "gpu_plugin_device",
             "1 for each device of the node: healthy; cordoned or unhealthy (not handed out); withheld; and why.",
-            labels=["device", "resource", "model", "numa_node", "state", "reason"],
+            labels=["device", "resource", "model", "numa_node", "state", "reason", "node"],
         )
         in_use = GaugeMetricFamily(
             "gpu_plugin_device_in_use",
             "1 for each device that a pod or a ResourceClaim has, and the resource it has it as.",
-            labels=["device", "resource", "namespace", "pod", "claim"],
+            labels=["device", "resource", "namespace", "pod", "claim", "node"],
         )
         for device in snapshot.inventory.devices:
             reason = snapshot.reason(device)
             state = each if (each := snapshot.state(device)) in _NOT_HANDED_OUT else "healthy"
             numa_node = "" if device.numa_node is None else str(device.numa_node)
-            devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, str(reason or "")], 1)
+            values = [device.id, device.resource or "", device.model, numa_node, state, str(reason or ""), node]
+            devices.add_metric(values, 1)
             if (holder := snapshot.holders.get(device.id)) is not None and holder.is_certain:
                 namespace, _, pod = holder.assignment.pod.partition("/")
-                in_use.add_metric([device.id, holder.assignment.resource, namespace, pod, ""], 1)
+                in_use.add_metric([device.id, holder.assignment.resource, namespace, pod, "", node], 1)
             elif (claim := snapshot.claim(device)) is not None:
                 namespace, _, name = claim.partition("/")
-                in_use.add_metric([device.id, device.resource or "", namespace, "", name], 1)
+                in_use.add_metric([device.id, device.resource or "", namespace, "", name, node], 1)
         yield devices
         yield in_use
         errors = CounterMetricFamily(
@@ -215,11 +217,13 @@ class _Collector:
             "1 while the node can be looked at; otherwise everything stands as it was seen last.",
             self._watch.sees_node,
         )
-        yield GaugeMetricFamily(
+        sees_pods = GaugeMetricFamily(
             "gpu_plugin_sees_pods",
             "1 while the kubelet says which pods have which devices: what other plugins gave out is seen.",
-            snapshot.sees_pods,
+            labels=["node"],
         )
+        sees_pods.add_metric([snapshot.node or ""], snapshot.sees_pods)
+        yield sees_pods
         if snapshot.config.fabric is not None:
             yield from self._fabric(snapshot.partitions or FabricStatus())
 

@@ -40,6 +40,7 @@ WHOLE: Mapping[str, str] = {
     "plugin/components/pod-monitor/podmonitor.yaml": ".Values.monitoring.podMonitor",
     "plugin/components/pod-monitor/podmonitor-vms.yaml": ".Values.monitoring.podMonitor",
     "plugin/components/alerts/prometheusrule.yaml": ".Values.monitoring.alerts",
+    "plugin/components/hours/hours.yaml": ".Values.monitoring.hours",
 }
 DASHBOARD = "plugin/components/dashboard"
 _HEAD = "{{{{- /* From deploy/{}, by `make test ARGS='--regenerate tests/deploy'`: change it there. */ -}}}}\n"

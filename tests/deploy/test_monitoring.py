@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import tomllib
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,19 @@ RULES = [
     for group in yaml.safe_load((ALERTS / "prometheusrule.yaml").read_text())["spec"]["groups"]
     for rule in group["rules"]
 ]
+HOURS = yaml.safe_load((ROOT / "deploy/plugin/components/hours/hours.yaml").read_text())
 DASHBOARD = json.loads((ROOT / "deploy/plugin/components/dashboard/dashboard.json").read_text())
-QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+#: As Grafana asks for all nodes and all namespaces, in the last hour.
+VARIABLES = {"$node": ".*", "$namespace": ".*", "$__range": "1h"}
+QUERIES = [
+    reduce(lambda text, each: text.replace(*each), VARIABLES.items(), target["expr"])
+    for panel in DASHBOARD["panels"]
+    for target in panel["targets"]
+]
+#: Of a device that somebody has, and of what a guest tells.
+IN_USE = re.compile(r"gpu:|gpu_launcher_guest_")
 #: Of the series that Prometheus makes of a scrape, and by the PodMonitor of VMs.
-OF_PROMETHEUS = {"instance", "vm"}
+OF_PROMETHEUS = {"instance", "vm", "node", "namespace"}
 RUNBOOKS = ROOT / "docs/runbooks"
 
 
@@ -83,16 +93,36 @@ def test_alerts_and_dashboard_ask_for_what_is_served_and_the_page_of_metrics_has
 ) -> None:
     for expression in (*(rule["expr"] for rule in RULES), *QUERIES):
         asked = metrics_of(expression)
-        assert asked, expression
+        assert asked or "gpu:" in expression, expression
         grouped = {label for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(", ")}
         for name, labels in asked.items():
-            assert labels | grouped - OF_PROMETHEUS <= scraped[name], expression
+            assert (labels | grouped) - OF_PROMETHEUS <= scraped[name], expression
     named = {*re.findall(r"`(gpu_plugin_\w+)", (ROOT / "docs/gpu-plugin.md").read_text())}
     # A metric without samples on this machine has no family in the scrape.
     empty = {"gpu_plugin_device_in_use", "gpu_plugin_partition", "gpu_plugin_pcie_errors_total"}
     plugins = {name for name in scraped if name.startswith("gpu_plugin_")}
     families = {re.sub("_(bucket|count|sum|created)$", "", name) for name in plugins}
     assert named - empty == {name for name in families if f"{name}_total" not in families}
+
+
+def test_each_panel_says_what_it_shows_and_is_of_the_chosen_nodes_or_namespaces() -> None:
+    for panel in DASHBOARD["panels"]:
+        assert panel["description"].endswith("."), panel["title"]
+        for target in panel["targets"]:
+            assert "$node" in target["expr"] or "$namespace" in target["expr"], panel["title"]
+    places = [tuple(panel["gridPos"].values())[:2] for panel in DASHBOARD["panels"]]
+    assert len({*places}) == len(places), "one covers another"
+    assert {each["name"] for each in DASHBOARD["templating"]["list"]} == {"datasource", "node", "namespace"}
+
+
+def test_the_rules_for_hours_ask_for_what_is_served_and_for_each_other(scraped: dict[str, set[str]]) -> None:
+    rules = [rule for group in HOURS["spec"]["groups"] for rule in group["rules"]]
+    of_ours = {rule["record"] for rule in rules}
+    asked = {name for rule in rules for name in re.findall(r"gpu:\w+", rule["expr"])}
+    assert asked <= of_ours
+    assert {name for query in QUERIES for name in re.findall(r"gpu:\w+", query)} <= of_ours
+    for rule in rules:
+        assert metrics_of(rule["expr"]).keys() <= {*scraped, "gpu_plugin_device_in_use"}, rule["record"]
 
 
 def test_each_alert_has_a_page_with_its_meaning_impact_diagnosis_and_mend() -> None:

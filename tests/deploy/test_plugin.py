@@ -212,11 +212,16 @@ def test_a_policy_of_the_pod_lets_prometheus_in_and_nobody_else() -> None:
     assert f"`{source['namespaceSelector']['matchLabels']['kubernetes.io/metadata.name']}`" in README
 
 
+OF_NODE = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}
+
+
 def test_the_pod_monitor_is_of_the_plugins_pods_and_port() -> None:
     monitor = read(POD_MONITOR / "podmonitor.yaml")["spec"]
     template = read(PLUGIN / "daemonset.yaml")["spec"]["template"]
     assert monitor["selector"]["matchLabels"] == template["metadata"]["labels"]
-    assert monitor["podMetricsEndpoints"] == [{"port": "metrics"}]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["honorLabels"]) == ("metrics", True), "a device's user has a namespace and a pod"
+    assert endpoint["relabelings"] == [OF_NODE]
 
 
 def test_the_pod_monitor_of_vms_is_of_their_pods_and_port() -> None:
@@ -227,7 +232,8 @@ def test_the_pod_monitor_of_vms_is_of_their_pods_and_port() -> None:
     (container,) = pod["spec"]["containers"]
     (endpoint,) = monitor["podMetricsEndpoints"]
     assert container["ports"] == [{"name": endpoint["port"], "containerPort": 9177}]
-    (renamed,) = endpoint["relabelings"]
+    renamed, of_node = endpoint["relabelings"]
+    assert of_node == OF_NODE
     assert renamed["sourceLabels"] == ["__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", selected["key"])]
 
 

@@ -71,7 +71,7 @@ def combinations() -> Iterator[dict[str, Any]]:
                         "seccomp": seccomp,
                         "vgpus": {"enabled": seccomp},
                         "fabric": {"enabled": bool(fabric), "moduleIds": fabric == "moduleIds"},
-                        "monitoring": dict.fromkeys(("podMonitor", "alerts", "dashboard"), seccomp),
+                        "monitoring": dict.fromkeys(("podMonitor", "alerts", "hours", "dashboard"), seccomp),
                         "config": config(dra, bind) | (MANAGER if fabric else {}) | (VGPUS if seccomp else {})
                         if fabric or seccomp
                         else {},
@@ -97,6 +97,7 @@ def overlay(values: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "plugin/components/module-ids": values["fabric"]["moduleIds"],
         "plugin/components/pod-monitor": values["monitoring"]["podMonitor"],
         "plugin/components/alerts": values["monitoring"]["alerts"],
+        "plugin/components/hours": values["monitoring"]["hours"],
         "plugin/components/dashboard": values["monitoring"]["dashboard"],
         "dra/components/when-claimed": values["bind"] == "when-claimed",
     }
@@ -171,6 +172,7 @@ TURNED = {
     "monitoring.namespace=metrics": {'kubernetes.io/metadata.name: "metrics"'},
     "monitoring.podMonitor=true": {"kind: PodMonitor"},
     "monitoring.alerts=true": {"kind: PrometheusRule", "- alert: GPUPluginSeesNoNode"},
+    "monitoring.hours=true": {"kind: PrometheusRule", "- record: gpu:seconds"},
     "monitoring.dashboard=true": {"grafana_dashboard: '1'", '"legendFormat": "{{state}}"'},
     "nodeSelector.gpu=yes": {'gpu: "yes"'},
     "resources.limits.memory=1Gi": {"memory: 1Gi"},

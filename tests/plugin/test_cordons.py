@@ -88,7 +88,7 @@ def test_the_kubelet_gives_the_card_to_nobody_and_a_pod_that_has_it_keeps_it(
         (ours,) = (line for line in metrics.splitlines() if line.startswith(f'gpu_plugin_device{{device="{CARD}"'))
         assert 'state="cordoned"' in ours, "no alert for a device that is unhealthy"
         assert WORDS in ours
-        assert f'gpu_plugin_devices{{resource="{RTX_3090}",state="cordoned"}} 1.0' in metrics
+        assert f'gpu_plugin_devices{{node="{NODE}",resource="{RTX_3090}",state="cordoned"}} 1.0' in metrics
         mounted(cordons)
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
 

@@ -397,13 +397,13 @@ def test_metrics_say_what_is_offered_who_has_it_and_what_was_asked(
 ) -> None:
     sys = copied_machine("two-rtx-3090")
     bind(sys, "0000:01:00.1", "snd_hda_intel")
-    with serve(sys, kubelet.directory, "--metrics", str(port)) as plugin:
+    with serve(sys, kubelet.directory, "--metrics", str(port), "--own-node", "gpu-1") as plugin:
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH[1:])
         plugin.wait_for_line("watched by the kubelet")
         kubelet.allocate(RTX_3090, 1, "vms/ours")
         with pytest.raises(grpc.RpcError):
             kubelet.allocate_devices(RTX_3090, ["0000:01:00.0"])
-        labels = f'claim="",device="0000:e1:00.0",namespace="vms",pod="ours",resource="{RTX_3090}"'
+        labels = f'claim="",device="0000:e1:00.0",namespace="vms",node="gpu-1",pod="ours",resource="{RTX_3090}"'
         in_use = f"gpu_plugin_device_in_use{{{labels}}}"
         wait_until(lambda: in_use in metrics(port))
         found = metrics(port)
@@ -411,15 +411,17 @@ def test_metrics_say_what_is_offered_who_has_it_and_what_was_asked(
     assert 'state="unhealthy"' in unhealthy
     assert "0000:01:00.1 (audio) is bound to snd_hda_intel" in unhealthy
     (healthy,) = (name for name in found if name.startswith('gpu_plugin_device{device="0000:e1:00.0"'))
-    assert 'numa_node="1",reason="",resource="nvidia.com/GA102_GEFORCE_RTX_3090",state="healthy"' in healthy
+    assert (
+        'node="gpu-1",numa_node="1",reason="",resource="nvidia.com/GA102_GEFORCE_RTX_3090",state="healthy"' in healthy
+    )
     assert found[f'gpu_plugin_registered{{resource="{RTX_3090}"}}'] == 1
     assert found[f'gpu_plugin_registrations_total{{resource="{RTX_3090}"}}'] == 1
     assert found[f'gpu_plugin_allocations_total{{outcome="given",resource="{RTX_3090}"}}'] == 1
     assert found[f'gpu_plugin_allocations_total{{outcome="refused",resource="{RTX_3090}"}}'] == 1
-    assert (found["gpu_plugin_sysfs_faults"], found["gpu_plugin_sees_pods"]) == (0, 1)
-    assert found[f'gpu_plugin_devices{{resource="{RTX_3090}",state="in use"}}'] == 1
-    assert found[f'gpu_plugin_devices{{resource="{RTX_3090}",state="unhealthy"}}'] == 1
-    assert found[f'gpu_plugin_devices{{resource="{RTX_3090}",state="free"}}'] == 0
+    assert (found["gpu_plugin_sysfs_faults"], found['gpu_plugin_sees_pods{node="gpu-1"}']) == (0, 1)
+    assert found[f'gpu_plugin_devices{{node="gpu-1",resource="{RTX_3090}",state="in use"}}'] == 1
+    assert found[f'gpu_plugin_devices{{node="gpu-1",resource="{RTX_3090}",state="unhealthy"}}'] == 1
+    assert found[f'gpu_plugin_devices{{node="gpu-1",resource="{RTX_3090}",state="free"}}'] == 0
     assert found[f'gpu_plugin_build_info{{version="{version("gpu-launcher")}"}}'] == 1
     looks = found["gpu_plugin_look_duration_seconds_count"]
     assert found['gpu_plugin_look_duration_seconds_bucket{le="60.0"}'] == looks > 0
