@@ -56,6 +56,9 @@ CORDONED = "gpu-launcher.dev/cordoned"
 Value: TypeAlias = dict[str, str | int | bool]
 Attributes: TypeAlias = dict[str, Value]
 
+#: The taint of a device that is a team's alone; its value is the team. A namespace's label of that name says the same.
+TEAM = "gpu-launcher.dev/team"
+
 #: Bytes of an attribute's text (DeviceAttributeMaxValueLength, kubernetes/api resource/v1/types.go).
 LONGEST = 64
 _DIGEST = 8  # hexadecimal digits

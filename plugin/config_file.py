@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugin.cards.config import SELECTORS, Config, Fabric, Rule
+from plugin.cards.config import SELECTORS, TEAM, Config, Fabric, Rule
 from plugin.cards.names import NAME, PREFIX
 from plugin.cards.vgpu_rules import VGPURule
 from program.errors import Nonsense, UserError
@@ -94,7 +94,7 @@ def schema() -> dict[str, Any]:
     """Return the JSON schema of the file, for editors and the chart; with the forms of IDs and of resources' names."""
     made = _adapter().json_schema()
     forms = {name: selector.pattern for name, selector in SELECTORS.items() if selector.pattern is not None}
-    forms |= {"prefix": PREFIX, "resource": f"{PREFIX}/{NAME}"}
+    forms |= {"prefix": PREFIX, "resource": f"{PREFIX}/{NAME}", "team": TEAM}
     for kind in ("Rule", "VGPURule"):
         properties = made["$defs"][kind]["properties"]
         for field, form in forms.items():

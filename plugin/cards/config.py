@@ -11,6 +11,9 @@
       d3cold_allowed: false            # its bus), and whether it may lose its power
     - address: ["0000:41:00.0", "0000:61:00.0"]
       withhold: true                   # or not at all
+    - address: "0000:81:00.0"
+      prefix: nvidia.com
+      team: ml                         # with DRA: for claims of the namespaces with the label gpu-launcher.dev/team=ml
     groups: together                   # an IOMMU group of several cards: `withhold` (the default) or one unit
     deadly_resets: withhold            # cards of models that do not survive a reset; `offer` is the default
     prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
@@ -45,6 +48,9 @@ from plugin.cards.vgpu_rules import VGPURule, When
 from program.errors import Nonsense
 
 RuleSelector = str | tuple[str, ...]
+
+#: The form of a label's value, and of a taint's.
+TEAM = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 
 #: The words of `reset_method` (pci_reset_fn_methods in drivers/pci/pci.c).
 RESET_METHODS = ("device_specific", "acpi", "flr", "af_flr", "pm", "bus", "cxl_bus")
@@ -83,8 +89,9 @@ class Rule:
     """Which devices are offered, and under which name; Nonsense if the fields contradict each other.
 
     A selector with several values fits any of them; every selector that is set has to fit. Exactly one of `resource`,
-    `prefix` and `withhold` is set. `serve` is None for the config's own. `reset_method` (of the main function, in the
-    kernel's words) and `d3cold_allowed` (of every function) are in force while vfio has the card; None for as they are.
+    `prefix` and `withhold` is set. `serve` is None for the config's own. `team`: whose the devices are alone, None for
+    everybody's. `reset_method` (of the main function, in the kernel's words) and `d3cold_allowed` (of every function)
+    are in force while vfio has the card; None for as they are.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
@@ -101,6 +108,7 @@ class Rule:
     prefix: str | None = None
     withhold: bool = False
     serve: Serve | None = None
+    team: str | None = None
     reset_method: RuleSelector | None = None
     d3cold_allowed: bool | None = None
 
@@ -136,6 +144,10 @@ class Rule:
                 )
         if self.withhold and self.serve is not None:
             raise Nonsense("has serve beside withhold", "what is withheld is not served: leave out one of them")
+        if self.team is not None and not re.fullmatch(TEAM, self.team):
+            raise Nonsense(f"found team {self.team!r}", "expected the value of a label, like 'ml'")
+        if self.withhold and self.team is not None:
+            raise Nonsense("has team beside withhold", "what is withheld is nobody's: leave out one of them")
         if self.mdev_type and (self.address or self.vgpu_type):
             raise Nonsense(
                 "mdev_type is beside address or vgpu_type",
@@ -282,6 +294,12 @@ class Config:
                 raise Nonsense(
                     f"node_devices: {device}: found {count}",
                     "expected how many containers may share it, 1 to 10000",
+                )
+        for number, rule in enumerate(self.offer):
+            if rule.team is not None and (rule.serve or self.serve) is not Serve.DRA:
+                raise Nonsense(
+                    f"offer.{number}.team: found {rule.team}, and the devices are served by device plugin",
+                    "say serve: dra; or give them a resource of the team's own, as docs/tenants.md says",
                 )
         for number, rule in enumerate(self.vgpus):
             if rule.when is When.CLAIMED and self.serve is not Serve.DRA:

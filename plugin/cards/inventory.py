@@ -56,10 +56,11 @@ class Device:
     an ID, and its parent for a `lead`. `members` are all functions of the IOMMU groups, `others` their members that are
     not on PCI, each behind its group; a mediated device has neither. `left_behind`: what of the card, or of its slot, a
     guest does not get. `resource` is None if neither a rule nor the vendor's prefix gives a name; `serve` is the
-    protocol by which pods get the device. `to_bind`: the device is not on vfio, and is bound to it for the claim that
-    gets the device; whether that is possible is not known here. `is_of_claim`: it is a vGPU that gpu-plugin made for a
-    claim, and that goes with the claim, so nobody else is told of it. `withheld` says why the kubelet never hears of
-    the device, `unhealthy` why it is not handed out; at most one of the two is set.
+    protocol by which pods get the device; `team` is whose the device is alone, None if everybody's. `to_bind`: the
+    device is not on vfio, and is bound to it for the claim that gets the device; whether that is possible is not known
+    here. `is_of_claim`: it is a vGPU that gpu-plugin made for a claim, and that goes with the claim, so nobody else is
+    told of it. `withheld` says why the kubelet never hears of the device, `unhealthy` why it is not handed out; at most
+    one of the two is set.
     """
 
     functions: Card
@@ -71,6 +72,7 @@ class Device:
     model: str
     resource: str | None
     serve: Serve
+    team: str | None = None
     to_bind: bool = False
     is_of_claim: bool = False
     withheld: Hindrance | None
@@ -172,6 +174,7 @@ def by_config(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> Device
         model=model,
         resource=resource,
         serve=Serve.DRA if is_of_claim else (rule and rule.serve) or config.serve,
+        team=rule and rule.team,
         is_of_claim=is_of_claim,
         withheld=withheld,
     )
@@ -234,6 +237,8 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
                 shares = _shares(card, group, "a slot whose root port or switch has ACS gives each a group of its own")
             elif len({other.resource for other in group}) > 1:
                 shares = _shares(card, group, "a rule that gives them one resource makes them one unit")
+            elif len({other.team for other in group}) > 1:
+                shares = _shares(card, group, "a rule that gives them one team makes them one unit")
             elif card is not group[0]:
                 continue  # part of the unit that the first one stands for
             else:
@@ -352,6 +357,7 @@ def mediated(host: Host, mdev: MediatedDevice, config: Config, pci_ids: PCIIDs) 
         model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
         resource=resource,
         serve=Serve.DRA if is_of_claim else (rule and rule.serve) or config.serve,
+        team=rule and rule.team,
         is_of_claim=is_of_claim,
         withheld=withheld,
     )

@@ -152,9 +152,11 @@ class Publisher:
             self._leave_out_counters("it drops them")
             return
         if self._takes_taints and _has(new, "taints") and not _has(answer, "taints"):
-            # Without its taint a card that cannot be handed out looks like any other.
+            # Without its taint a card that cannot be handed out, or is a team's, looks like any other.
             self._takes_taints = False
-            _log.warning("the API server takes no taints of devices: what is unhealthy is left out of the slices")
+            _log.warning(
+                "the API server takes no taints of devices: what is unhealthy or a team's is left out of the slices"
+            )
             await self._write(new, answer)
             return
         if self._takes_conditions and _has(new, "bindingConditions") and not _has(answer, "bindingConditions"):

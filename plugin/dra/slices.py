@@ -1,7 +1,8 @@
 """A node's devices as ResourceSlices, from which the scheduler chooses.
 
 One device of the inventory is one device here, also while a pod has it. An unhealthy device stays, with a taint, so
-that a claim that has it does not refer to an unknown device.
+that a claim that has it does not refer to an unknown device. A team's device has a taint, which the team's claims
+tolerate.
 """
 
 import re
@@ -108,7 +109,7 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
         f"{words.device_name_of(card.function.address)}-{number}": counters[at : at + COUNTERS_IN_A_SET]
         for number, at in enumerate(range(0, len(counters), COUNTERS_IN_A_SET))
     }
-    taints = _taints(snapshot.cordons.get(card.function.address), snapshot.unclaimable)
+    cordon = snapshot.cordons.get(card.function.address)
     devices: list[SliceObject] = []
     for vgpu in card.vgpus:
         consumed = share.consumed[vgpu.type, vgpu.number]
@@ -124,7 +125,7 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
                 "consumesCounters": [
                     {"counterSet": name, "counters": _counters(values)} for name, values in its.items() if values
                 ],
-                **taints,
+                **_taints(cordon, snapshot.unclaimable, vgpu.example.team),
             }
         )
     return devices, [
@@ -164,7 +165,8 @@ def device_name(device: Device) -> str:
 
 
 def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
-    """Return the device in a slice: its name, attributes and capacity, and taints if it cannot be handed out now."""
+    """Return the device in a slice: its name, attributes and capacity, and taints if it cannot be handed out now or is
+    a team's."""
     published: SliceObject = {
         "name": device_name(device),
         "attributes": attributes(device, node, snapshot.place(device), snapshot.identity(device)),
@@ -174,15 +176,18 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
     if device.to_bind or snapshot.place(device):
         # It is bound, or its partition activated, for its claim; the slice's nodeName binds the claim to the node.
         published |= {"bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
-    return published | _taints(snapshot.cordon(device), snapshot.trouble(device))
+    return published | _taints(snapshot.cordon(device), snapshot.trouble(device), device.team)
 
 
-def _taints(cordon: Cordon | None, trouble: Hindrance | None) -> SliceObject:
+def _taints(cordon: Cordon | None, trouble: Hindrance | None, team: str | None) -> SliceObject:
     values = {
-        **({} if cordon is None else {words.CORDONED: f"by {cordon.by or 'nobody knows whom'}"}),
-        **({} if trouble is None else {words.UNHEALTHY: trouble.wrong}),
+        words.CORDONED: None if cordon is None else taint_value(f"by {cordon.by or 'nobody knows whom'}"),
+        words.UNHEALTHY: None if trouble is None else taint_value(trouble.wrong),
+        words.TEAM: team,
     }
-    taints = [{"key": key, "value": taint_value(text), "effect": "NoSchedule"} for key, text in values.items()]
+    taints = [
+        {"key": key, "value": value, "effect": "NoSchedule"} for key, value in values.items() if value is not None
+    ]
     return {"taints": taints} if taints else {}
 
 

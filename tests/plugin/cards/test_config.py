@@ -20,6 +20,7 @@ offer:
 - {vendor: "15b3", pci_class: "0200", prefix: example.com}
 - {address: [0000:41:00.0, "0000:61:00.0"], withhold: true}
 - {subsystem: "1462:3756", mdev_type: GRID T4-1Q, resource: example.com/quarter, serve: device-plugin}
+- {device: "10de:2204", prefix: nvidia.com, team: ml}
 groups: together
 prefer: {nvidia.com/pgpu: spread}
 node_devices: {kvm: 110, vhost-net: 10}
@@ -38,6 +39,7 @@ vgpus:
             Rule(
                 subsystem="1462:3756", mdev_type="GRID T4-1Q", resource="example.com/quarter", serve=Serve.DEVICE_PLUGIN
             ),
+            Rule(device="10de:2204", prefix="nvidia.com", team="ml"),
         ),
         groups=Groups.TOGETHER,
         prefer={"nvidia.com/pgpu": Policy.SPREAD},
@@ -218,6 +220,22 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("offer: " + "[" * 3000, "is not YAML: "),
         ("offer: [{resource: a/b, device: 1234}]", "offer.0.device: found 1234; expected text, in quotes"),
         (f"offer: [{{resource: a/b, vendor: 0x{'f' * 5000}}}]", "offer.0.vendor: found a huge number; expected text"),
+        (
+            "offer: [{prefix: a.b, vendor: '10de', team: ml}]",
+            "offer.0.team: found ml, and the devices are served by device plugin; say serve: dra; or give",
+        ),
+        (
+            "{serve: dra, offer: [{prefix: a.b, vendor: '10de', team: ml, serve: device-plugin}]}",
+            "offer.0.team: found ml, and the devices are served by device plugin",
+        ),
+        (
+            "{serve: dra, offer: [{prefix: a.b, vendor: '10de', team: m/l}]}",
+            "offer.0: found team 'm/l'; expected the value",
+        ),
+        (
+            "{serve: dra, offer: [{withhold: true, vendor: '10de', team: ml}]}",
+            "offer.0: has team beside withhold; what is withheld is nobody's",
+        ),
         ("groups: split", "groups: found 'split'; expected one of withhold, together"),
         ("prefer: {pgpu: pack}", "prefer: 'pgpu' is not an extended resource name"),
         ("prefer: {a.b/pgpu: tight}", "prefer.a.b/pgpu: found 'tight'; expected one of pack, spread"),

@@ -8,8 +8,10 @@ from uuid import UUID
 import pytest
 
 from pci.address import PCIAddress
+from pci.cards import cards_of
 from pci.resource import DeviceKind, NodeDevice
 from pci.sysfs.functions import read_host
+from pci.vendors import NVIDIA
 from plugin.cards.config import Bind, Config, Groups, Rule, Serve
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.names import PCIIDs
@@ -438,6 +440,22 @@ def test_together_cards_of_different_resources_are_no_unit(machine: Machine, pci
     assert str(reason(inventory)).endswith("a rule that gives them one resource makes them one unit")
     pool = together(machine("two-gpus-one-group"), pci_ids, Rule(vendor="10de", resource="nvidia.com/pair"))
     assert [device.id for device in pool.listed["nvidia.com/pair"]] == ["0000:01:00.0"]
+
+
+def test_together_cards_of_different_teams_are_no_unit(machine: Machine, pci_ids: PCIIDs) -> None:
+    sys = machine("two-gpus-one-group")
+    cards = [str(card[0].address) for card in cards_of(read_host(sys)) if card[0].vendor_id == NVIDIA]
+
+    def offered(*teams: str) -> list[str]:
+        rules = [
+            Rule(address=address, resource="nvidia.com/pair", team=team)
+            for address, team in zip(cards, teams, strict=True)
+        ]
+        config = Config(offer=tuple(rules), groups=Groups.TOGETHER, serve=Serve.DRA)
+        return [f"{device.id} {device.team}" for device in take_inventory(read_host(sys), config, pci_ids).published]
+
+    assert offered("ml", "ml") == [f"{cards[0]} ml"]
+    assert offered("ml", "hpc") == []
 
 
 def test_together_every_card_has_to_be_fit_for_guests(tmp_path: Path, pci_ids: PCIIDs) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import strategies as some
 from pci.device_metadata import IN_CONTAINER
 from pci.sysfs.functions import MDEV_TYPES, MDEVS, read_host
 from plugin.cards.claimable import claimable_cards
-from plugin.cards.config import Config, Serve
+from plugin.cards.config import Config, Rule, Serve
 from plugin.cards.inventory import take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule, When
@@ -89,6 +90,19 @@ class Scheduler:
         types = {vgpu.name: vgpu.type for vgpu in card.vgpus}
         # The first of a type is the last that is put there.
         return {types[name]: name for name in reversed(fitting(left, consumed, self.claimed))}
+
+
+def test_vgpus_of_a_team_have_its_taint(tmp_path: Path, pci_ids: PCIIDs) -> None:
+    kernel = Kernel(tmp_path, OLDER)
+    rule = Rule(mdev_type="NVIDIA A10-8Q", prefix="nvidia.com", team="ml")
+    config = replace(CONFIG, offer=(rule,))
+    host = read_host(kernel.sys)
+    (card,) = claimable_cards(host, config, pci_ids)
+    devices, _ = claimable(
+        Snapshot(config=config, host=host, inventory=take_inventory(host, config, pci_ids)), card, "n"
+    )
+    of_team = {device["name"] for device in devices if device.get("taints", [{}])[0].get("value") == "ml"}
+    assert of_team == {THIRD.format(number) for number in range(3)}
 
 
 @settings(max_examples=20, deadline=None)

@@ -132,6 +132,22 @@ def test_what_cannot_be_handed_out_stays_with_a_taint_that_says_why(
     assert published(sys) == healthy
 
 
+def test_a_teams_card_has_the_teams_taint_beside_that_of_an_unhealthy_one(
+    published: Published, copied_machine: Machine
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    rule = Rule(address="0000:01:00.0", prefix="nvidia.com", team="ml")
+    config = Config(serve=Serve.DRA, offer=(rule,))
+    first, second = devices(published(sys, config))
+    team = {"key": "gpu-launcher.dev/team", "value": "ml", "effect": "NoSchedule"}
+    assert first["taints"] == [team]
+    assert values(first)["resource"] == values(second)["resource"]
+    assert "taints" not in second
+    bind(sys, "0000:01:00.1", "snd_hda_intel")
+    first, _ = devices(published(sys, config))
+    assert [taint["key"] for taint in first["taints"]] == ["gpu-launcher.dev/unhealthy", "gpu-launcher.dev/team"]
+
+
 def test_what_the_config_withholds_is_not_published(published: Published, machine: Machine) -> None:
     config = Config(serve=Serve.DRA, offer=(Rule(address="0000:01:00.0", withhold=True),))
     assert [device["name"] for device in devices(published(machine("two-rtx-3090"), config))] == ["pci-0000-e1-00-0"]
