@@ -301,8 +301,8 @@ class Config:
                     f"offer.{number}.team: found {rule.team}, and the devices are served by device plugin",
                     "say serve: dra; or give them a resource of the team's own, as docs/tenants.md says",
                 )
-        for number, rule in enumerate(self.vgpus):
-            if rule.when is When.CLAIMED and self.serve is not Serve.DRA:
+        for number, wish in enumerate(self.vgpus):
+            if wish.when is When.CLAIMED and self.serve is not Serve.DRA:
                 raise Nonsense(
                     f"vgpus.{number}.when: found claimed, and serve is {self.serve}",
                     "say serve: dra: only its claims tell which vGPU is wanted",

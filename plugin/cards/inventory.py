@@ -174,7 +174,7 @@ def by_config(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> Device
         model=model,
         resource=resource,
         serve=Serve.DRA if is_of_claim else (rule and rule.serve) or config.serve,
-        team=rule and rule.team,
+        team=None if rule is None else rule.team,
         is_of_claim=is_of_claim,
         withheld=withheld,
     )
@@ -357,7 +357,7 @@ def mediated(host: Host, mdev: MediatedDevice, config: Config, pci_ids: PCIIDs) 
         model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
         resource=resource,
         serve=Serve.DRA if is_of_claim else (rule and rule.serve) or config.serve,
-        team=rule and rule.team,
+        team=None if rule is None else rule.team,
         is_of_claim=is_of_claim,
         withheld=withheld,
     )
