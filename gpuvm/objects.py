@@ -259,6 +259,12 @@ class Pod(_WithConditions):
         return status.running is None and status.ended is not None and status.ended.exit_code == SUSPENDED_CODE
 
     @property
+    def has_claims(self) -> bool:
+        """Whether each claim was made that is to be made of a template."""
+        templates = [each for each in self.spec.resource_claims if each.resource_claim_template_name]
+        return len(self.made_claims) >= len(templates)
+
+    @property
     def claim_names(self) -> list[str]:
         """What the pod calls its ResourceClaims, those to be included; they need not be Names."""
         claims = (*self.spec.resource_claims, *self.made_claims, self.extended_claim)

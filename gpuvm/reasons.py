@@ -22,6 +22,20 @@ class _Reason(NamedTuple):
 
 _LOG_OF_DRIVER = "`kubectl logs -n kube-system -l app.kubernetes.io/name=gpu-plugin`"
 
+#: What the API server says of a namespace's limits, whatever it was to make: the policies of deploy/tenants, a quota.
+_LIMITS = (
+    _Reason(
+        r"denied request: namespace \S+ may not ((?:have|tolerate) [^;]+); ([^()]*[^() ])",
+        "your namespace may not {0}: {1}",
+        "ask for what it may have, or ask whoever runs the cluster: docs/tenants.md",
+    ),
+    _Reason(
+        r"exceeded quota: (\S+), requested: (\S+), used: (\S+), limited: (\S+)",
+        "your namespace may not have more: its quota {0} is {3}, of which {2} is used, and {1} is asked for",
+        "stop what uses it, or have the quota raised: `kubectl describe quota`",
+    ),
+)
+
 #: What the scheduler says before it looks at nodes.
 _BEFORE_NODES = (
     _Reason(
@@ -43,6 +57,15 @@ _BEFORE_NODES = (
         r"ReadWriteOncePod access mode already in-use",
         "another pod has its PersistentVolumeClaim",
         "stop that pod: `kubectl describe pvc` names it under Used By",
+    ),
+)
+
+#: What the controller says that makes a claim of a pod's template.
+_CLAIMS = (
+    _Reason(
+        r'resource claim template "([^"]+)".* not found',
+        "there is no ResourceClaimTemplate {0}",
+        "apply the VM again: if the API server refuses the template, it says why",
     ),
 )
 
@@ -236,10 +259,11 @@ def no_pod(controller: Controller, warnings: Sequence[Event]) -> Problem:
         return Problem(name, "is without a pod: its controller has made none yet", fix)
     if not message:
         return Problem(name, "is Stopped: its controller is to have no pod", "`kubectl gpuvm start`")
+    if (limit := _first(_LIMITS, message)) is not None:
+        wrong, fix = limit
+        return Problem(name, f"is without a pod: {wrong}", fix)
     if "PodSecurity" in message:
         fix = "print it for the level that its namespace enforces, `gpu-launcher pod --level`: docs/restricted.md"
-    elif "exceeded quota" in message:
-        fix = "raise the quota, or stop what uses it: `kubectl describe quota`"
     return Problem(name, f"is without a pod: the API server refuses it ({message})", fix)
 
 
@@ -293,6 +317,8 @@ def _unscheduled(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
         if "kueue.x-k8s.io/admission" in gates:
             fix = "the queue admits it when there is room: `kubectl get workloads`"
         return f"scheduling gates hold it back: {gates}", fix
+    if not pod.has_claims and (refused := _claims_refused(events)) is not None:
+        return refused
     if scheduled.status == "False":
         wrong, fix = _first((*_BEFORE_NODES, *_NODES), scheduled.message) or (
             "no node takes it",
@@ -304,6 +330,17 @@ def _unscheduled(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
             return f"its cards are made ready for it{_quoted(event.message)}", _WAIT
     scheduler = pod.spec.scheduler_name
     return f"no scheduler has looked at it ({scheduler})", "see whether a scheduler of that name runs, and its log"
+
+
+def _claims_refused(events: Sequence[Event]) -> _Found:
+    """Return why the claims of a pod could not be made of their templates."""
+    for event in reversed(events):
+        if event.reason == "FailedResourceClaimCreation":
+            return _first((*_LIMITS, *_CLAIMS), event.message) or (
+                f"a claim cannot be made for it{_quoted(event.message)}",
+                "see its ResourceClaimTemplate: `kubectl get resourceclaimtemplates`",
+            )
+    return None
 
 
 def _of_claims(claims: Sequence[ResourceClaim]) -> _Found:

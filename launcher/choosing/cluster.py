@@ -25,6 +25,7 @@ T = TypeVar("T")
 _GROUP = "resource.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta2")  # of one form, as far as it is read
 _RULE = "DeviceTaintRule"
+_LIMITS = ("ResourceQuota", "ConfigMap")
 _VERSIONS_OF_RULES = (*_VERSIONS, f"{_GROUP}/v1alpha3")
 
 
@@ -106,7 +107,8 @@ class Cluster:
     that DRA serves by its name. `claims` and `templates`: the objects by namespace and name. `others`: the number of
     slices for nodes by label, which are not looked at. `counters`: what each has in all; `left`: beside the devices
     that somebody has. `states`: the nodes by name, if Nodes were given. `waiting`: the pods without a node, as
-    NAMESPACE/NAME. `cordons`: the cards that are out of service, by node and PCI address."""
+    NAMESPACE/NAME. `cordons`: the cards that are out of service, by node and PCI address. `limits`: the objects
+    that may say what namespaces may have."""
 
     nodes: tuple[Node, ...]
     taken: Mapping[PublishedID, Holder]
@@ -120,6 +122,7 @@ class Cluster:
     states: Mapping[str, NodeState] = field(default_factory=dict)
     waiting: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     cordons: Mapping[tuple[str, PCIAddress], Cordon] = field(default_factory=dict)
+    limits: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def publishes(self) -> bool:
@@ -185,6 +188,7 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
         states=states,
         waiting=waiting,
         cordons=_cordons(objects),
+        limits=tuple(each for each in objects if each.get("kind") in _LIMITS),
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from launcher.choosing.claim import ANY_GPU, Misfit, claim_for
 from launcher.choosing.cluster import Cluster, PublishedDevice
+from launcher.choosing.limits import limits_of
 from launcher.choosing.names import MOST_TOLD, instead_of, nobodys, offered_by_dra, offered_by_nodes, refuse_unknown_ids
 from launcher.choosing.nodes import NodeState
 from launcher.choosing.objects import names, objects_of, part_of
@@ -37,6 +38,7 @@ from program.problem import Problem, listed, one_line
 
 _MOST_NODES = 10  # that are told one by one, of each sort
 _MOST_KINDS = 10
+_DEFAULT = "default"  # the namespace
 _CARDS = "no such cards"
 _FIX_OF_CARDS = "no node has what it asks for, also if it waits: see the cards below, and docs/choosing.md"
 
@@ -45,8 +47,8 @@ _FIX_OF_CARDS = "no node has what it asks for, also if it waits: see the cards b
 class Fit:
     """What a VM would find on each node. `pod`: what its pod asks of a node; None if no Nodes were given. `obstacles`:
     by node, what speaks against it, its cards first. `unknown`: resources that nobody offers, and what to do about
-    each. `notes`: what fit did not look at, and what it found odd. `remedies`: what would give the VM its cards, if the
-    nearest node lacks these."""
+    each. `notes`: what fit did not look at, and what it found odd. `refused`: why the VM's namespace may not have it on
+    any node, and what to do. `remedies`: what would give the VM its cards, if the nearest node lacks these."""
 
     vm: str
     wish: Wish
@@ -56,6 +58,7 @@ class Fit:
     obstacles: Mapping[str, tuple[Obstacle, ...]]
     unknown: Mapping[str, str]
     notes: tuple[str, ...]
+    refused: tuple[str, str] | None = None
     remedies: tuple[str, ...] = ()
 
     @property
@@ -67,13 +70,15 @@ class Fit:
     def fitting(self) -> tuple[Placement, ...]:
         """Return the nodes that could take the VM. If a selector has no answer for a card of any node, there is none:
         the scheduler gives up on the pod."""
-        if any(placement.unknowable is not None for placement in self.placements):
+        if self.refused is not None or any(placement.unknowable is not None for placement in self.placements):
             return ()
         return tuple(placement for placement in self.placements if not self.obstacles[placement.node])
 
     @property
     def answer(self) -> tuple[str, str] | None:
         """Return why no node takes the VM, and what to do; None if one does."""
+        if self.refused is not None:
+            return self.refused
         if self.fitting or not self.placements:
             return None
         if self.unknown:
@@ -98,7 +103,7 @@ class Fit:
     def lacks_cards(self) -> bool:
         """Return whether the nearest node lacks the cards, and it can be tried what would help."""
         given_up = any(each.unknowable is not None or each.reason == TOO_MANY for each in self.placements)
-        if self.fitting or not self.placements or given_up:
+        if self.fitting or not self.placements or given_up or self.refused is not None:
             return False
         return any(each.short == _CARDS for each in self.obstacles[self.nearest.node])
 
@@ -159,6 +164,12 @@ def fit_of(
         obstacles={each.node: tuple(_obstacles(each, pod, cluster)) for each in placements},
         unknown=_unknown(entries if dra else (), pod, cluster),
         notes=(),
+        refused=limits_of(cluster.limits).refusal(
+            namespace or _DEFAULT,
+            # A pod that is there was taken, and its claims that are there.
+            pod.asked if pod is not None and vm not in cluster.waiting else {},
+            [each for each in asked if each.owner.get("kind") == "ResourceClaimTemplate"],
+        ),
     )
     fit = replace(fit, notes=(*_notes(pod, cluster), *_refused(fit), *nobodys(selection, cluster)))
     if not fit.lacks_cards or fit.unknown:
@@ -313,7 +324,7 @@ def as_text(fit: Fit, *, with_answer: bool = True) -> str:
     fitting = fit.fitting
     others = sorted((each for each in fit.placements if not fitting or fit.obstacles[each.node]), key=fit.distance)
     lines = [_headline(fit, len(fitting))]
-    if with_answer and fit.answer is not None and (fit.unknown or fit.states or fit.remedies):
+    if with_answer and fit.answer is not None and (fit.unknown or fit.states or fit.remedies or fit.refused):
         wrong, fix = fit.answer
         lines.append(f"{wrong}; {fix}")
     if fitting:

@@ -41,6 +41,9 @@ WHOLE: Mapping[str, str] = {
     "plugin/components/pod-monitor/podmonitor-vms.yaml": ".Values.monitoring.podMonitor",
     "plugin/components/alerts/prometheusrule.yaml": ".Values.monitoring.alerts",
     "plugin/components/hours/hours.yaml": ".Values.monitoring.hours",
+    "tenants/namespaces-policy.yaml": ".Values.tenants.enabled",
+    "tenants/team-policy.yaml": ".Values.tenants.enabled",
+    "tenants/tolerations/team-tolerations.yaml": ".Values.tenants.tolerations",
 }
 DASHBOARD = "plugin/components/dashboard"
 _HEAD = "{{{{- /* From deploy/{}, by `make test ARGS='--regenerate tests/deploy'`: change it there. */ -}}}}\n"

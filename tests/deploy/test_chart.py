@@ -18,7 +18,7 @@ from tests.deploy.test_plugin import VERSION
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 #: Written by hand: what kustomize has not.
-BY_HAND = {"NOTES.txt", "validation.yaml"}
+BY_HAND = {"NOTES.txt", "validation.yaml", "namespaces.yaml", "quotas.yaml"}
 
 
 def test_the_templates_and_the_schema_are_those_of_kustomizes_files_and_of_the_program(
@@ -61,6 +61,8 @@ def test_each_value_has_a_default_and_a_schema_and_the_defaults_are_taken() -> N
         {"arguments": ["--rescan=5", "--log-format=json"]},
         {"resources": {"requests": {"cpu": 1, "memory": "64Mi"}, "limits": {"cpu": "0.5", "memory": "1e9"}}},
         {"image": {"digest": f"sha256:{'0' * 64}"}},
+        {"tenants": {"namespaces": {"ml": ["nvidia.com/L40S-24Q", "gpu-launcher.dev", "amd.com/*"], "_others": []}}},
+        {"tenants": {"quotas": {"ml": {"gpu-launcher.dev.deviceclass.resource.k8s.io/devices": 8, "cpu": "64"}}}},
     ],
 )
 def test_what_the_plugin_and_the_api_server_take_is_taken(values: dict[str, Any]) -> None:
@@ -89,6 +91,10 @@ def test_what_the_plugin_and_the_api_server_take_is_taken(values: dict[str, Any]
         ({"resources": {"limits": {"memory": "lots"}}}, "memory"),
         ({"resources": {"requests": {"cpu": -1}}}, "cpu"),
         ({"monitoring": {"namespace": "Metrics"}}, "namespace"),
+        ({"tenants": {"namespaces": {"ml": "nvidia.com/L40S-24Q"}}}, "ml"),
+        ({"tenants": {"namespaces": {"_other": []}}}, "_other"),
+        ({"tenants": {"namespaces": {"ml": ["nvidia.com/*-24Q"]}}}, "ml"),
+        ({"tenants": {"quotas": {"ml": {"requests.nvidia.com/L40S-24Q": "four"}}}}, "L40S-24Q"),
         ({"image": {"digest": "sha256:abc"}}, "digest"),
         ({"nodeSelector": {"gpu": True}}, "gpu"),
     ],

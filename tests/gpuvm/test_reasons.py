@@ -29,7 +29,61 @@ DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionBy
 DELETED = {"deletionTimestamp": "2026-11-22T12:10:00Z", "deletionGracePeriodSeconds": 75}
 OFF = "`kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
 
+DENIED = (
+    "ValidatingAdmissionPolicy 'gpu-namespaces' with binding 'gpu-namespaces' denied request: "
+    f"namespace vms may not have {CARD}; it may have nvidia.com/L40S-24Q (ConfigMap gpu-namespaces)"
+)
+MAY_NOT = (
+    f"your namespace may not have {CARD}: it may have nvidia.com/L40S-24Q; ask for what it may have, or ask "
+    "whoever runs the cluster: docs/tenants.md"
+)
+OVER = (
+    "exceeded quota: gpus, requested: gpu-launcher.dev.deviceclass.resource.k8s.io/devices=1, used: "
+    "gpu-launcher.dev.deviceclass.resource.k8s.io/devices=2, limited: "
+    "gpu-launcher.dev.deviceclass.resource.k8s.io/devices=2"
+)
+
+
+def unclaimed(words: str, **more: Any) -> Case:
+    """A pod whose claim the API server has refused to make, in these words."""
+    claims = [{"name": "gpu-launcher", "resourceClaimTemplateName": "gpu-launcher-vm-1"}]
+    pending = pod(phase="Pending", node=None, ready=False, scheduled={"type": "Other", "status": "True"},
+                  spec={"resourceClaims": claims}, **more)  # fmt: skip
+    name = 'resourceclaims.resource.k8s.io "vm-gpu-launcher-x" is forbidden: '
+    of = event("FailedResourceClaimCreation", f"PodResourceClaim gpu-launcher: create ResourceClaim : {name}{words}")
+    return Case(pending, "", (of,))
+
+
 CASES = {
+    "a class's quota": unclaimed(OVER)._replace(
+        answer="vms/vm: is Pending: your namespace may not have more: its quota gpus is "
+        "gpu-launcher.dev.deviceclass.resource.k8s.io/devices=2, of which "
+        "gpu-launcher.dev.deviceclass.resource.k8s.io/devices=2 is used, and "
+        "gpu-launcher.dev.deviceclass.resource.k8s.io/devices=1 is asked for; stop what uses it"
+    ),
+    "devices of others": unclaimed(DENIED)._replace(answer=f"vms/vm: is Pending: {MAY_NOT}"),
+    "another team's taint": unclaimed(
+        "ValidatingAdmissionPolicy 'gpu-teams' with binding 'gpu-teams' denied request: "
+        "namespace vms may not tolerate the taint gpu-launcher.dev/team=red; it has no label gpu-launcher.dev/team"
+    )._replace(
+        answer="vms/vm: is Pending: your namespace may not tolerate the taint gpu-launcher.dev/team=red: it has no "
+        "label gpu-launcher.dev/team; ask for"
+    ),
+    "no template": unclaimed(
+        'PodResourceClaim gpu-launcher: resource claim template "gpu-launcher-vm-1": '
+        'resourceclaimtemplate.resource.k8s.io "gpu-launcher-vm-1" not found'
+    )._replace(
+        answer="vms/vm: is Pending: there is no ResourceClaimTemplate gpu-launcher-vm-1; apply the VM again: if the "
+        "API server refuses the template, it says why"
+    ),
+    "another reason for no claim": unclaimed("no moon")._replace(
+        answer="vms/vm: is Pending: a claim cannot be made for it (PodResourceClaim gpu-launcher: create "
+        'ResourceClaim : resourceclaims.resource.k8s.io "vm-gpu-launcher-x" is forbidden: no moon); see its '
+        "ResourceClaimTemplate"
+    ),
+    "a quota that was raised": unclaimed(
+        OVER, status={"resourceClaimStatuses": [{"name": "gpu-launcher", "resourceClaimName": "vm-gpu-launcher-y"}]}
+    )._replace(answer="vms/vm: is Pending: no scheduler has looked at it (default-scheduler)"),
     "no card is free": Case(
         pending(
             f"0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient {CARD}. no new claims to "
@@ -280,7 +334,7 @@ def test_a_controller_without_a_pod_says_what_the_api_server_refused() -> None:
         '"baseline:latest": seccompProfile); print it for the level that its '
         "namespace enforces, `gpu-launcher pod --level`: docs/restricted.md"
     )
-    assert "raise the quota" in without_pod("exceeded quota: gpus").fix
+    assert str(without_pod(DENIED)) == f"vms/vm: is without a pod: {MAY_NOT}"
     assert without_pod(replicas=0).fix == "`kubectl gpuvm start`"
     assert without_pod().wrong == "is without a pod: its controller has made none yet"
 
@@ -292,8 +346,8 @@ def test_a_deployment_says_what_its_replica_set_was_refused() -> None:
     failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": refused}
     told["status"] = {"conditions": [progress, failure]}
     assert str(no_pod(Controller.model_validate(told), ())) == (
-        f"vms/vm: is without a pod: the API server refuses it ({refused}); raise the quota, or stop what uses it: "
-        "`kubectl describe quota`"
+        "vms/vm: is without a pod: your namespace may not have more: its quota gpus is pods=4, of which pods=4 "
+        "is used, and pods=1 is asked for; stop what uses it, or have the quota raised: `kubectl describe quota`"
     )
     failure["status"] = "False"
     assert no_pod(Controller.model_validate(told), ()).wrong == "is without a pod: its controller has made none yet"

@@ -2,7 +2,7 @@
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -80,17 +80,28 @@ class Cluster:
         found: dict[str, Any] = json.loads(self._read(path))
         return found
 
+    def tried(self, path: str, each: Mapping[str, Any]) -> dict[str, Any]:
+        """What an object would be at a path, if it were made. CommandFailed, in the server's words, if it were not."""
+        found: dict[str, Any] = json.loads(self._ask("POST", f"{path}?dryRun=All", each, HTTPStatus.CREATED))
+        return found
+
     def _read(self, path: str) -> str:
+        return self._ask("GET", path)
+
+    def _ask(
+        self, method: str, path: str, content: Mapping[str, Any] | None = None, expected: HTTPStatus = HTTPStatus.OK
+    ) -> str:
         connection = _Connection(self.box.path(_PROXY), self.box.patience.allowed(60))
         try:
-            connection.request("GET", f"/{path}")
+            body = None if content is None else json.dumps(content)
+            connection.request(method, f"/{path}", body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             text = answer.read().decode()
         except (OSError, HTTPException) as error:
             raise CommandFailed(f"{path}: {error}") from error
         finally:
             connection.close()
-        if answer.status != HTTPStatus.OK:
+        if answer.status != expected:
             raise CommandFailed(f"{path}: {text}")
         return text
 

@@ -55,6 +55,7 @@ OF_THE_OPERATOR: list[dict[str, Any]] = [
 
 #: Kinds to which kustomize gives a namespace that the API server ignores.
 _CLUSTERS_OWN = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "DeviceClass")
+_HAS_MUTATING_POLICIES = build.kubernetes_minor() >= 36
 
 Objects = dict[tuple[str, str], Any]
 
@@ -71,6 +72,7 @@ def combinations() -> Iterator[dict[str, Any]]:
                         "seccomp": seccomp,
                         "vgpus": {"enabled": seccomp},
                         "fabric": {"enabled": bool(fabric), "moduleIds": fabric == "moduleIds"},
+                        "tenants": {"enabled": seccomp, "tolerations": seccomp and _HAS_MUTATING_POLICIES},
                         "monitoring": dict.fromkeys(("podMonitor", "alerts", "hours", "dashboard"), seccomp),
                         "config": config(dra, bind) | (MANAGER if fabric else {}) | (VGPUS if seccomp else {})
                         if fabric or seccomp
@@ -101,6 +103,10 @@ def overlay(values: Mapping[str, Any], directory: Path) -> dict[str, Any]:
         "plugin/components/dashboard": values["monitoring"]["dashboard"],
         "dra/components/when-claimed": values["bind"] == "when-claimed",
     }
+    bases = {
+        "tenants": values["tenants"]["enabled"],
+        "tenants/tolerations": values["tenants"]["tolerations"],
+    }
     found = values["config"] or (config(values["dra"], values["bind"]) if values["bind"] == "when-claimed" else {})
     generator = {
         "name": "gpu-plugin",
@@ -110,7 +116,10 @@ def overlay(values: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     }
     deploy = os.path.relpath(DEPLOY, directory)
     return {
-        "resources": [f"{deploy}/{'dra' if values['dra'] else 'plugin'}"],
+        "resources": [
+            f"{deploy}/{'dra' if values['dra'] else 'plugin'}",
+            *(f"{deploy}/{base}" for base, is_on in bases.items() if is_on),
+        ],
         "components": [f"{deploy}/{component}" for component, is_on in turned.items() if is_on],
         "configMapGenerator": [generator] if found else [],
     }
@@ -174,6 +183,8 @@ TURNED = {
     "monitoring.alerts=true": {"kind: PrometheusRule", "- alert: GPUPluginSeesNoNode"},
     "monitoring.hours=true": {"kind: PrometheusRule", "- record: gpu:seconds"},
     "monitoring.dashboard=true": {"grafana_dashboard: '1'", '"legendFormat": "{{state}}"'},
+    "tenants.enabled=true,tenants.namespaces.ml[0]=amd.com/*,tenants.namespaces.ml[1]=x": {'ml: "amd.com/*\\nx"'},
+    "tenants.quotas.ml.cpu=8": {"kind: ResourceQuota", "namespace: ml", "cpu: 8"},
     "nodeSelector.gpu=yes": {'gpu: "yes"'},
     "resources.limits.memory=1Gi": {"memory: 1Gi"},
     "networkPolicy=false": set[str](),
@@ -199,6 +210,7 @@ REFUSED = {
     "resources.limits.memory=lots": "at '/resources/limits/memory'",
     "monitoring.namespace=Metrics": "at '/monitoring/namespace'",
     "image.digest=abc": "at '/image/digest'",
+    "tenants.namespaces.ml=x": "at '/tenants/namespaces/ml'",
     "bind=when-claimed": "bind: when-claimed is for cards that DRA serves; set dra: true",
     "vgpus.enabled=true": "vgpus.enabled: needs config.vgpus",
     "fabric.enabled=true": "fabric.enabled: needs config.fabric",
