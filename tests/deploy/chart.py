@@ -44,6 +44,7 @@ WHOLE: Mapping[str, str] = {
     "tenants/namespaces-policy.yaml": ".Values.tenants.enabled",
     "tenants/team-policy.yaml": ".Values.tenants.enabled",
     "tenants/tolerations/team-tolerations.yaml": ".Values.tenants.tolerations",
+    "roles/roles.yaml": ".Values.roles",
 }
 DASHBOARD = "plugin/components/dashboard"
 _HEAD = "{{{{- /* From deploy/{}, by `make test ARGS='--regenerate tests/deploy'`: change it there. */ -}}}}\n"

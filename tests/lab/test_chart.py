@@ -73,6 +73,7 @@ def combinations() -> Iterator[dict[str, Any]]:
                         "vgpus": {"enabled": seccomp},
                         "fabric": {"enabled": bool(fabric), "moduleIds": fabric == "moduleIds"},
                         "tenants": {"enabled": seccomp, "tolerations": seccomp and _HAS_MUTATING_POLICIES},
+                        "roles": seccomp,
                         "monitoring": dict.fromkeys(("podMonitor", "alerts", "hours", "dashboard"), seccomp),
                         "config": config(dra, bind) | (MANAGER if fabric else {}) | (VGPUS if seccomp else {})
                         if fabric or seccomp
@@ -106,6 +107,7 @@ def overlay(values: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     bases = {
         "tenants": values["tenants"]["enabled"],
         "tenants/tolerations": values["tenants"]["tolerations"],
+        "roles": values["roles"],
     }
     found = values["config"] or (config(values["dra"], values["bind"]) if values["bind"] == "when-claimed" else {})
     generator = {
@@ -185,6 +187,7 @@ TURNED = {
     "monitoring.dashboard=true": {"grafana_dashboard: '1'", '"legendFormat": "{{state}}"'},
     "tenants.enabled=true,tenants.namespaces.ml[0]=amd.com/*,tenants.namespaces.ml[1]=x": {'ml: "amd.com/*\\nx"'},
     "tenants.quotas.ml.cpu=8": {"kind: ResourceQuota", "namespace: ml", "cpu: 8"},
+    "roles=true": {"name: gpuvm-owner"},
     "nodeSelector.gpu=yes": {'gpu: "yes"'},
     "resources.limits.memory=1Gi": {"memory: 1Gi"},
     "networkPolicy=false": set[str](),

@@ -17,6 +17,7 @@ from tests.clusters import machine, node_of, slices_of
 from tests.lab import build
 from tests.lab.control_plane import Cluster
 from tests.lab.pods import printed
+from tests.lab.test_hostile_tenant import WORDS
 from tests.lab.test_why import vm
 from tests.lab.waiting import CommandFailed, Patience
 from tests.processes import ROOT
@@ -173,7 +174,7 @@ def node(cluster: Cluster, name: str, resources: Mapping[str, str], slices: Sequ
 @pytest.fixture(scope="module")
 def tenants(cluster: Cluster) -> Cluster:
     """A node whose first card is red's by DRA, and the second everybody's; another with a card of each by plugin."""
-    for directory in POLICIES.values():
+    for directory in (*POLICIES.values(), f"{ROOT}/deploy/roles"):
         cluster.kubectl("apply", "-k", directory)
     cluster.kubectl("apply", "-f", f"{ROOT}/deploy/dra/deviceclasses.yaml")
     for name in ("red", "blue", "green"):
@@ -323,3 +324,61 @@ def test_why_says_which_limit_keeps_a_vm_from_starting(tenants: Cluster) -> None
 def test_the_vendors_are_those_of_the_program() -> None:
     text = (ROOT / "deploy/tenants/namespaces-policy.yaml").read_text()
     assert all(f'"{resource}": "{vendor}"' in text for resource, vendor in ANY_GPU.items())
+
+
+def by_token(cluster: Cluster, role: str, *, everywhere: bool) -> str:
+    """Bind a role to a new service account of red, and return a kubeconfig with its token."""
+    account, name = f"system:serviceaccount:red:{role}", f"{role}.conf"
+    cluster.kubectl("create", "serviceaccount", role, "-n", "red")
+    kind = ("clusterrolebinding", role) if everywhere else ("rolebinding", role, "-n", "red")
+    cluster.kubectl("create", *kind, f"--clusterrole={role}", f"--user={account}")
+    config = json.loads(cluster.box.path(cluster.argv()[2]).read_text())
+    config["users"][0]["user"] = {"token": cluster.kubectl("create", "token", role, "-n", "red").strip()}
+    cluster.box.path(f"/run/lab/{name}").write_text(json.dumps(config))
+    return f"/run/lab/{name}"
+
+
+def says(cluster: Cluster, kubeconfig: str, *words: str) -> str:
+    """What `kubectl gpuvm` prints for whoever has a kubeconfig, of red's VMs."""
+    path = f"/run/lab/kubernetes:{ROOT / '.venv/bin'}:{os.environ['PATH']}"
+    environ = [f"PATH={path}", f"KUBECONFIG={kubeconfig}", "HOME=/run/lab", "TMPDIR=/run/lab", "KUBE_EDITOR=true"]
+    verb, *others = words
+    done = cluster.box.run("timeout", "60", "env", *environ, "kubectl-gpuvm", verb, "-n", "red", *others, seconds=90)
+    return str(done.stdout + done.stderr)
+
+
+def test_a_viewer_looks_at_all_and_changes_nothing(tenants: Cluster) -> None:
+    apply(tenants, "red", "seen", RTX_3090, "--dra")
+    viewer = by_token(tenants, "gpuvm-viewer", everywhere=True)
+    for words in (("list",), ("why", "seen"), ("map",), ("logs", "seen")):
+        assert "forbidden" not in says(tenants, viewer, *words).lower(), words
+    for words in (("stop", "seen"), ("delete", "seen"), ("state", "seen"), ("ssh", "seen")):
+        assert "forbidden" in says(tenants, viewer, *words).lower(), words
+
+
+def test_an_owner_has_every_verb_in_a_namespace(tenants: Cluster) -> None:
+    owner = by_token(tenants, "gpuvm-owner", everywhere=False)
+    file = "/run/lab/owned.yaml"
+    document = vm("owned", RTX_3090)
+    document["metadata"]["namespace"] = "red"
+    tenants.box.path(file).write_text(json.dumps(document))
+    names = {"VM": "owned", "FILE": file, "VM:/x": "owned:/x"}
+    for verb, words in {"apply --dra": ("apply", "-f", "FILE", "--dra"), **WORDS}.items():
+        if verb not in ("map", "why", "cordon", "uncordon"):  # which look at the cluster
+            text = says(tenants, owner, *(names.get(word, word) for word in words))
+            assert "forbidden" not in text.lower(), f"{verb}: {text}"
+
+
+def test_an_operator_says_who_may_have_what_and_makes_no_pod(tenants: Cluster) -> None:
+    operator = by_token(tenants, "gpuvm-operator", everywhere=True)
+
+    def may(*words: str) -> bool:
+        argv = (tenants.argv()[0], "--kubeconfig", operator, "auth", "can-i", *words)
+        return str(tenants.box.run(*argv, seconds=60).stdout).strip() == "yes"
+
+    for name in ("gpu-namespaces", "gpu-plugin-cordons"):
+        assert may("patch", f"configmap/{name}", "-n", "kube-system")
+    assert may("create", "resourcequotas", "-n", "red")
+    assert may("create", "devicetaintrules.resource.k8s.io")
+    assert not may("patch", "configmap/gpu-plugin", "-n", "kube-system")
+    assert not may("create", "pods", "-n", "red")
