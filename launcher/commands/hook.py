@@ -109,7 +109,7 @@ def _below(place: str, problem: Problem) -> Problem:
 
 
 def _explain(file: Path | None, vmi: Path | None, sysfs: Path) -> None:
-    from launcher.hook.annotations import Asked, read_asked
+    from launcher.hook.kubevirt_domain import Asked, read_asked
     from launcher.hook.preview import before_libvirt, explained
     from launcher.hook.rewrite import rewritten
 

@@ -17,9 +17,9 @@ from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_oth
 from launcher.fields.quantity import parse_amount, written
 from launcher.manifest.parser import Given
 from launcher.pipeline.start import tried
-from launcher.pod.annotations import FLAG, annotation_prefix
 from launcher.pod.controllers import Kind, Run, pod_spec
 from launcher.pod.documents import documents
+from launcher.pod.metadata import FLAG, annotation_prefix
 from launcher.pod.objects import data_volumes, objects
 from launcher.pod.resources import for_containers, waits_for
 from launcher.pod.security import Confinement, Level

@@ -49,7 +49,7 @@ def _load() -> None:
 
 def _logged(domain: bytes, vmi: bytes, sysfs: Path) -> bytes:
     """Return the new domain, with what was done to it in the log."""
-    from launcher.hook.annotations import read_asked
+    from launcher.hook.kubevirt_domain import read_asked
     from launcher.hook.rewrite import rewritten
 
     try:

@@ -15,8 +15,7 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.hook.annotations import ON_ROOT_COMPLEX
-from launcher.hook.kubevirt_domain import alias_of, guest_address_of, number, source_of
+from launcher.hook.kubevirt_domain import ON_ROOT_COMPLEX, alias_of, guest_address_of, number, source_of
 from launcher.vm.cards.claims import Entry
 from launcher.vm.cpu import placement
 from launcher.vm.cpu.guest import Cell

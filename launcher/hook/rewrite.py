@@ -18,9 +18,9 @@ from lxml import etree
 from lxml.etree import _Element as Element
 
 from launcher.hook import edits
-from launcher.hook.annotations import Asked
 from launcher.hook.cards import corrected
 from launcher.hook.kubevirt_domain import (
+    Asked,
     cells_in,
     guest_address_of,
     guest_in,

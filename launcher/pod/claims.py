@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from launcher.choosing.claim import claim_for
 from launcher.manifest.instancetypes.draft import Path, value_at, with_value
 from launcher.manifest.parser import Given, reread
-from launcher.pod.names import by_content
+from launcher.pod.metadata import by_content
 from launcher.vm.cards.annotations import refuse_unheard
 from launcher.vm.plain import PodObject
 from launcher.vm.spec import VirtualMachine

@@ -13,7 +13,7 @@ from launcher.choosing.cluster import Cluster
 from launcher.choosing.names import refuse_unknown_ids
 from launcher.manifest.inputs import names_of
 from launcher.manifest.instancetypes.draft import value_at
-from launcher.pod.names import by_content
+from launcher.pod.metadata import by_content
 from launcher.vm.cards.annotations import Word, read_selection, refuse_unheard
 from launcher.vm.cards.claims import Entry, EntryKind, Request
 from launcher.vm.plain import PodObject

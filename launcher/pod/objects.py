@@ -6,13 +6,11 @@ from typing import Any
 from launcher.fields.quantity import written
 from launcher.manifest.identity import NAME, NAMESPACE, NODE
 from launcher.manifest.parser import Given
-from launcher.pod.annotations import PASSED, annotations
 from launcher.pod.claims import ClaimTemplate, by_claim
 from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.documents import documents
-from launcher.pod.names import by_content, state_claim
+from launcher.pod.metadata import PASSED, annotations, by_content, labels, passed_on, state_claim
 from launcher.pod.resources import container_resources, resource_claims
-from launcher.pod.scheduling import labels, passed_on
 from launcher.pod.security import Confinement, Level, container_security, handover, pod_security, refuse_above
 from launcher.vm import paths
 from launcher.vm.cards.annotations import refuse_unheard, refuse_without_dra

@@ -46,7 +46,7 @@ class Level(StrEnum):
 
 class Confinement(NamedTuple):
     """The level that has to admit the pod, whether the nodes have this project's AppArmor profile, and what annotations
-    the pod may have below `privileged` beside the known ones (launcher.pod.annotations)."""
+    the pod may have below `privileged` beside the known ones (launcher.pod.metadata)."""
 
     level: Level = Level.PRIVILEGED
     has_apparmor: bool = False

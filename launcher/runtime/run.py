@@ -22,8 +22,7 @@ from launcher.runtime.memory_file import MemoryFile
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.progress import read_progress, wanted_by, words
 from launcher.runtime.qemu_log import printed, repeated
-from launcher.runtime.readiness import readiness
-from launcher.runtime.sockets import socket_directory
+from launcher.runtime.sockets import readiness, socket_directory
 from launcher.runtime.suspension import Suspension
 from launcher.runtime.user import let_lock
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads

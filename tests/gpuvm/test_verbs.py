@@ -9,8 +9,8 @@ from jsonschema_rs import Draft7Validator
 from gpuvm import objects
 from gpuvm.objects import Pod
 from launcher.manifest.parser import read_given
+from launcher.pod.metadata import labels
 from launcher.pod.objects import MEMORY
-from launcher.pod.scheduling import labels
 from launcher.vm import paths
 from tests.conftest import Command
 from tests.gpuvm.cluster import CARD, controller, ended, event, golden, pending, pod, waiting

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from launcher.pod.scheduling import ID
+from launcher.pod.metadata import ID
 from tests.lab.control_plane import Cluster
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from launcher.pod.scheduling import ID
+from launcher.pod.metadata import ID
 from tests.lab import build, other_node, pods
 from tests.lab.by_address import check_by_address
 from tests.lab.conftest import Timed

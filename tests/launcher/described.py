@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.hook.annotations import Asked
-from launcher.hook.kubevirt_domain import guest_in, named_in, parsed, pinning_in
+from launcher.hook.kubevirt_domain import Asked, guest_in, named_in, parsed, pinning_in
 from launcher.vm.cards.guest import GuestCard, whole_cards
 from launcher.vm.cpu.facts import processors_of
 from launcher.vm.facts import Facts

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launcher.hook.annotations import Asked, read_asked
+from launcher.hook.kubevirt_domain import Asked, read_asked
 from launcher.hook.rewrite import Rewritten, rewritten
 from tests.launcher.hook.kubevirt import Card, Parts, domain, vmi
 from tests.processes import FIXTURES

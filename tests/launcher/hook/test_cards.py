@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hook.annotations import read_asked
 from launcher.hook.cards import corrected
+from launcher.hook.kubevirt_domain import read_asked
 from launcher.hook.rewrite import Rewritten, rewritten
 from launcher.vm.cards.claims import Claim, Entry, EntryKind
 from pci.address import PCIAddress

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from launcher.hook.annotations import Asked, read_asked
-from launcher.hook.kubevirt_domain import guest_address_of, source_of
+from launcher.hook.kubevirt_domain import Asked, guest_address_of, read_asked, source_of
 from launcher.hook.rewrite import rewritten
 from pci.address import PCIAddress
 from pci.functions import is_gpu

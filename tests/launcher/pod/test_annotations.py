@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from launcher.manifest.parser import read_given
-from launcher.pod.annotations import DOMAINS, PASSED, WHOLE, is_known
+from launcher.pod.metadata import DOMAINS, PASSED, WHOLE, is_known
 from launcher.pod.security import Confinement, Level
 from program.errors import UserError
 from tests.conftest import Command

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hook.annotations import read_asked
+from launcher.hook.kubevirt_domain import read_asked
 from launcher.runtime import guest
 from launcher.runtime.iommufd import IOMMUFD, opened
 from launcher.vm.facts import Facts

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.hook.annotations import read_asked
+from launcher.hook.kubevirt_domain import read_asked
 from launcher.vm.cards.claims import Claim, Entry, EntryKind
 from launcher.vm.cards.guest import GuestCard
 from launcher.vm.cards.peer_to_peer import TAKES_CLIQUES, cliques_in, properties_of, without_peer

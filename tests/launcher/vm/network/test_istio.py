@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.pod.scheduling import labels
+from launcher.pod.metadata import labels
 from launcher.vm.network.checks import reached_elsewhere
 from launcher.vm.network.guest import PORTS, PasstAttachment, attached, is_injected
 from launcher.vm.spec import VirtualMachineInstance

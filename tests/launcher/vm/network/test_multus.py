@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.pod import annotations as of_the_pod
+from launcher.pod import metadata as of_the_pod
 from launcher.pod.security import Level
 from launcher.vm.facts import PodInterface
 from launcher.vm.network.multus import NETWORKS, annotations, attached_to_the_pod, read_status, says_the_same
