@@ -23,7 +23,7 @@ from tests.launcher.control.serving import ctl
 from tests.launcher.runtime.test_faults import Launched, Pod, last_line
 from tests.processes import ROOT, kill_all
 from tests.temporary import SHORT
-from tests.waiting import until
+from tests.waiting import allowed, until
 
 _PLACE = "/var/lib/gpu-launcher-suspended"
 _IOHELPER = "/usr/lib/libvirt/libvirt_iohelper"
@@ -84,7 +84,7 @@ def counted(pod: Pod) -> int:
     """Have the guest count once more."""
     path = pod.run / "kubevirt" / "sockets" / _UID / "virt-serial0"
     with socket.socket(socket.AF_UNIX) as port:
-        port.settimeout(30)
+        port.settimeout(allowed(30))
         until(path.exists)
         port.connect(str(path))
         while True:

@@ -399,7 +399,7 @@ class Chaos(RuleBasedStateMachine):
 
     def change_config(self, text: str, by_signal: bool, says: str | None) -> None:
         """Change the file, and wait until every plugin says what it made of it."""
-        while not all(plugin.log or time.monotonic() > self.started[plugin] + 10 for plugin in self.plugins):
+        while not all(plugin.log or time.monotonic() > self.started[plugin] + allowed(10) for plugin in self.plugins):
             time.sleep(0.005)  # one that is only starting dies of the signal
         said = {plugin: self.count(plugin, says) for plugin in self.plugins}
         if by_signal:
