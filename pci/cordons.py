@@ -30,7 +30,7 @@ class Cordon:
     why: str = ""
 
     def __str__(self) -> str:
-        since = _TIME.sub(r"since \1 \2 UTC", self.since)
+        since = _TIME.sub(r"on \1 \2 UTC", self.since)
         why = f"({self.why})" if self.why else ""
         return " ".join(filter(None, (f"by {self.by or 'nobody knows whom'}", since, why)))
 

@@ -35,7 +35,7 @@ def cordon(
     """Take a card out of service: no new VM gets it, and who has it keeps it. -n is the plugin's namespace."""
     kubectl, node, address = _asked(card, cluster)
     if (known := _known(kubectl).get(key_of(node, address))) is not None:
-        raise Refusal(card, f"is out of service already, {known}", f"`kubectl gpuvm uncordon {card}` ends that")
+        raise Refusal(card, f"was taken out of service already, {known}", f"`kubectl gpuvm uncordon {card}` ends that")
     if kubectl.named("node", node) is None:
         raise Refusal(f"node {node}", "is not there", "`kubectl get nodes` lists them")
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -51,7 +51,7 @@ def uncordon(card: Card, cluster: ClusterFlags) -> None:
     if (known := _known(kubectl).get(key)) is None:
         raise Refusal(card, "is not out of service", "`kubectl gpuvm map` shows which are")
     kubectl.set_data(CONFIG_MAP, key, None)
-    print_foreign(f"{node}/{address}: is in service again {_SOON}; it was out of service {known}\n")
+    print_foreign(f"{node}/{address}: is in service again {_SOON}; it was taken out of service {known}\n")
 
 
 def _asked(card: str, cluster: ClusterFlags) -> tuple[Kubectl, str, PCIAddress]:

@@ -117,7 +117,7 @@ def _published(node: Node, cluster: Cluster) -> Iterator[Cards]:
         taints = [taint for taint in device.taints if keeps_away(taint, ())]
         ours = [taint for taint in taints if taint.key in (words.CORDONED, words.UNHEALTHY)]
         cordon = cordons.get(device.attribute(words.PCI_BUS_ID))
-        why = [] if cordon is None else [f"out of service {cordon}"]
+        why = [] if cordon is None else [f"taken out of service {cordon}"]
         why += [] if device.cannot is None else [device.cannot]
         why += [f"tainted: {taint}" for taint in ours if cordon is None or taint.key != words.CORDONED]
         why += [] if cluster.has_room(device) else ["its card has no room left for it"]
@@ -256,7 +256,7 @@ def _section(node: Node, cards: list[Cards], models: Mapping[str, int], cluster:
     parts += [element("p", text, class_="alarm") for text in node.broken]
     by_dra = {device.attribute(words.PCI_BUS_ID) for device in node.devices}
     left = {address: cordon for address, cordon in _cordons(node, cluster).items() if address not in by_dra}
-    parts += [element("p", f"{address} is out of service {cordon}") for address, cordon in left.items()]
+    parts += [element("p", f"{address} was taken out of service {cordon}") for address, cordon in left.items()]
     for model, its in groupby(cards, key=lambda each: each.model):
         group = list(its)
         rows = [element("li", each.text, class_=each.state.value) for each in group]

@@ -187,7 +187,8 @@ class Snapshot:
         trouble, cordoned = self.trouble(device), self._cordoned(device)
         if device.withheld is not None or cordoned is None:
             return trouble
-        wrong = f"is out of service {self.cordons[cordoned]}" + ("" if trouble is None else f", and {trouble.wrong}")
+        also = "" if trouble is None else f", and {trouble.wrong}"
+        wrong = f"was taken out of service {self.cordons[cordoned]}{also}"
         return Hindrance(wrong, f"`kubectl gpuvm uncordon {self.node}/{cordoned}` has it in service again")
 
     def state(self, device: Device) -> DeviceState:

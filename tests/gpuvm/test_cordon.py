@@ -80,11 +80,11 @@ def test_who_may_not_see_the_pods_is_told_that_it_is_not_known(kubectl_gpuvm: Co
 def test_a_card_that_is_out_of_service_stays_whose_it_is(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     known(kubectl, **{KEY: json.dumps({"by": "bob", "since": "2026-11-29T18:20:00Z", "why": "its fan"})})
     refused = kubectl_gpuvm("cordon", CARD, env=kubectl.env)
-    assert f"{CARD}: is out of service already, by bob since 2026-11-29 18:20 UTC (its fan)" in refused.stderr
+    assert f"{CARD}: was taken out of service already, by bob on 2026-11-29 18:20 UTC (its fan)" in refused.stderr
     assert (refused.returncode, patched(kubectl)) == (1, [])
     back = kubectl_gpuvm("uncordon", CARD, env=kubectl.env)
     assert (back.stderr, back.returncode, patched(kubectl)) == ("", 0, [{KEY: None}])
-    assert "it was out of service by bob" in back.stdout
+    assert "it was taken out of service by bob" in back.stdout
 
 
 def test_what_is_no_card_no_node_or_in_service_is_refused(kubectl_gpuvm: Command, kubectl: StandIn) -> None:

@@ -25,8 +25,8 @@ def test_it_asks_for_the_whole_cluster_and_prints_a_page(kubectl_gpuvm: Command,
     assert (result.stderr, result.returncode) == ("", 0)
     assert result.stdout.startswith("<!doctype html>")
     assert "<h1>2 nodes, 6 cards: 2 free, 3 taken, 1 unavailable</h1>" in result.stdout
-    since = "out of service by alice since 2026-11-29 18:20 UTC (its fan)"
-    assert f"<p>0000:41:00.0 is {since}</p>" in result.stdout, (
+    since = "taken out of service by alice on 2026-11-29 18:20 UTC (its fan)"
+    assert f"<p>0000:41:00.0 was {since}</p>" in result.stdout, (
         "of a device plugin's cards it is not known which is which"
     )
     assert f'<li class="unavailable">0000:01:00.0: {since}</li>' in result.stdout

@@ -36,7 +36,7 @@ from tests.snapshots import snapshot_of
 
 CARD = "0000:01:00.0"
 BY_ALICE = Cordon("alice", "2026-11-29T18:20:00Z", "its fan")
-WORDS = "is out of service by alice since 2026-11-29 18:20 UTC (its fan)"
+WORDS = "was taken out of service by alice on 2026-11-29 18:20 UTC (its fan)"
 FIX = f"`kubectl gpuvm uncordon {NODE}/{CARD}` has it in service again"
 
 
