@@ -2,7 +2,7 @@
 
 Every function returns the directory of its part. `python -m tests.lab.build` makes them all and says how long it took.
 
-    kubernetes, containerd,
+    kubernetes, containerd, kueue,
     multus                   Go modules, at the versions of go/*/go.mod; where KUBERNETES names another minor version of
                              Kubernetes than go.mod has, or `newest`, at those of the file that has it beside go.mod
     kernels                  Debian stable's cloud kernel for the node, with modules compiled; the VM's from source
@@ -174,6 +174,17 @@ def multus() -> Path:
         _go_build(source, out, "", "tool")
 
     return cached("multus", [source, source.with_suffix(".sum"), _GO_BIN], make)
+
+
+@cache
+def kueue() -> Path:
+    """`kueue`, which admits Jobs and pods to queues, and its CRDs and webhooks as its module has them, `components`."""
+    source = _LAB / "go" / "kueue" / "go.mod"
+
+    def make(out: Path) -> None:
+        _go_build(source, out, "", "tool", beside="sigs.k8s.io/kueue@*/config/components")
+
+    return cached("kueue", [source, source.with_suffix(".sum"), _GO_BIN], make)
 
 
 @cache
@@ -453,8 +464,8 @@ _KUBERNETES = _LAB / "go" / "kubernetes" / "go.mod"
 _DEFAULT_MINOR = int(_version(_KUBERNETES, "k8s.io/kubernetes").split(".")[1])
 
 
-def _go_build(source: Path, out: Path, flags: str, *what: str) -> None:
-    """`source` is the go.mod, or another file of that kind beside it."""
+def _go_build(source: Path, out: Path, flags: str, *what: str, beside: str | None = None) -> None:
+    """`source` is the go.mod, or another file of that kind beside it; `beside` a directory of a module, kept too."""
     with _scratch(out) as scratch:
         env = {
             "CGO_ENABLED": "0",
@@ -466,6 +477,9 @@ def _go_build(source: Path, out: Path, flags: str, *what: str) -> None:
         ldflags = f"-ldflags=-s -w {flags}"
         build = ("build", f"-modfile={source.name}", "-trimpath", ldflags, "-o", f"{out}/")
         command(_go(source, scratch), *build, *what, cwd=source.parent, env=env)
+        if beside is not None:
+            (directory,) = (scratch / "modules").glob(beside)
+            shutil.copytree(directory, out / directory.name)
 
 
 def _go(source: Path, scratch: Path) -> str:

@@ -85,6 +85,10 @@ class Cluster:
         found: dict[str, Any] = json.loads(self._ask("POST", f"{path}?dryRun=All", each, HTTPStatus.CREATED))
         return found
 
+    def patched(self, path: str, patch: Mapping[str, Any]) -> None:
+        """Merge this into the object at a path."""
+        self._ask("PATCH", path, patch)
+
     def _read(self, path: str) -> str:
         return self._ask("GET", path)
 
@@ -94,7 +98,9 @@ class Cluster:
         connection = _Connection(self.box.path(_PROXY), self.box.patience.allowed(60))
         try:
             body = None if content is None else json.dumps(content)
-            connection.request(method, f"/{path}", body, {"Content-Type": "application/json"})
+            connection.request(
+                method, f"/{path}", body, {"Content-Type": f"application/{'merge-patch+' * (method == 'PATCH')}json"}
+            )
             answer = connection.getresponse()
             text = answer.read().decode()
         except (OSError, HTTPException) as error:
