@@ -66,7 +66,7 @@ def domain_element(
     firmware.boot(vmi.spec, guest, vmi.metadata.name, os, facts)
     root.extend(
         [
-            *metadata(vmi.metadata),
+            *_metadata(vmi.metadata),
             *memory.memory(guest, cells, allocation.threads(guest, layout)),
             *placement.iothreads(guest.iothreads),
             *placement.placement(guest, pinned, cells),
@@ -76,7 +76,7 @@ def domain_element(
             *features.features(domain.features, guest),
             cpu.cpu(domain, guest, facts, cells, hole),
             *features.clock(domain.clock),
-            *lifecycle(domain),
+            *_lifecycle(domain),
             E.devices(
                 *guest_pci.root_complex(hole),
                 *_devices(domain.devices, guest, layout, devices, uuid, facts, str(socket_directory(vmi, facts))),
@@ -143,7 +143,7 @@ def _template() -> Template:
 _ON_REBOOT = {"Reboot": "restart", "Terminate": "destroy"}
 
 
-def lifecycle(domain: Domain) -> list[Element]:
+def _lifecycle(domain: Domain) -> list[Element]:
     """Return <on_reboot> for a rebootPolicy, without which libvirt restarts the guest, as KubeVirt does; and <on_crash>
     for a guest that panics into Hyper-V's device, which is kept for a look at its memory (KubeVirt)."""
     panics_to_hyperv = any(panic.model == "hyperv" for panic in domain.devices.panicDevices)
@@ -156,7 +156,7 @@ def lifecycle(domain: Domain) -> list[Element]:
 _KUBEVIRTS_NAMESPACE = "http://kubevirt.io"
 
 
-def metadata(metadata: Metadata) -> list[Element]:
+def _metadata(metadata: Metadata) -> list[Element]:
     """Return <metadata> with the instance's uid; none if it has none, as a manifest that no API server has seen."""
     if metadata.uid is None:
         return []
