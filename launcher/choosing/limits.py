@@ -26,7 +26,7 @@ _FIX_OF_DEVICES = "ask for what it may have, or ask whoever runs the cluster: do
 _FIX_OF_QUOTA = "stop what uses it, or have the quota raised: `kubectl describe quota`"
 
 
-class Quota(NamedTuple):
+class ResourceQuota(NamedTuple):
     """A ResourceQuota: the most of each resource, and what is used of it."""
 
     name: str
@@ -35,10 +35,10 @@ class Quota(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class NamespaceLimits:
     """`quotas` by namespace; `devices`: the names that a namespace may have, None if no ConfigMap says it."""
 
-    quotas: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
+    quotas: Mapping[str, tuple[ResourceQuota, ...]] = field(default_factory=dict)
     devices: Mapping[str, tuple[str, ...]] | None = None
 
     def refusal(self, namespace: str, asked: Amounts, claims: Iterable[AskedClaim]) -> tuple[str, str] | None:
@@ -71,23 +71,23 @@ class Limits:
         return None
 
 
-def limits_of(objects: Iterable[Mapping[str, Any]]) -> Limits:
+def limits_of(objects: Iterable[Mapping[str, Any]]) -> NamespaceLimits:
     """Read ResourceQuotas and the ConfigMap among these objects; UserError for another form than the API's.
 
     A quota with scopes is left out: it counts some pods alone.
     """
-    quotas: dict[str, list[Quota]] = {}
+    quotas: dict[str, list[ResourceQuota]] = {}
     devices: dict[str, tuple[str, ...]] | None = None
     for each in objects:
         if each.get("kind") == "ResourceQuota":
             spec, status = mapping_of(each, "spec", each), part_of(each, "status", each)
             if not spec.get("scopes") and not spec.get("scopeSelector"):
                 namespace, name = names(each)
-                quota = Quota(name, amounts_of(spec, "hard", each), amounts_of(status, "used", each))
+                quota = ResourceQuota(name, amounts_of(spec, "hard", each), amounts_of(status, "used", each))
                 quotas.setdefault(namespace, []).append(quota)
         elif each.get("kind") == "ConfigMap" and names(each)[1] == CONFIG_MAP:
             devices = {name: _lines(text, each) for name, text in part_of(each, "data", each).items()}
-    return Limits({namespace: tuple(its) for namespace, its in quotas.items()}, devices)
+    return NamespaceLimits({namespace: tuple(its) for namespace, its in quotas.items()}, devices)
 
 
 def _lines(text: object, owner: Mapping[str, Any]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ def completed(kubectl: StandIn, *words: str) -> list[str]:
     ("words", "expected"),
     [
         (["sto"], ["stop"]),
-        (["un"], ["unpause"]),
+        (["un"], ["uncordon", "unpause"]),
         (["guest", "f"], ["filesystems"]),
         (["vnc", "--vnc-"], ["--vnc-type", "--vnc-path"]),
         (["pause", "w"], ["web-0", "web-1"]),
