@@ -336,9 +336,9 @@ def test_the_cards_and_kvm_are_lent_and_no_other_card(place: Place) -> None:
 _LENT = """
 import os, pwd, sys
 from pathlib import Path
-from launcher.runtime import mounts, own_user
+from launcher.runtime import own_user
 user = pwd.getpwnam("libvirt-qemu")
-mounts.enter_own_namespace()
+own_user.enter_own_namespace()
 for path in sys.argv[1:]:
     assert own_user.lend(Path(path), user) is None
 os.setgroups([]); os.setgid(user.pw_gid); os.setuid(user.pw_uid)
