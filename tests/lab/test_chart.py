@@ -133,7 +133,7 @@ def comparable(text: str) -> Objects:
     for found in filter(None, yaml.safe_load_all(re.sub(r"(gpu-plugin-seccomp)-[a-z0-9]+", r"\1", text))):
         if found["kind"] in _CLUSTERS_OWN:
             found["metadata"].pop("namespace", None)
-        if found["kind"] == "ConfigMap" and "config.yaml" in found["data"]:
+        if found["kind"] == "ConfigMap" and "config.yaml" in found.get("data", ()):
             found["data"]["config.yaml"] = yaml.safe_load(found["data"]["config.yaml"])
         if found["kind"] == "DaemonSet":
             pod = found["spec"]["template"]["spec"]
