@@ -60,7 +60,8 @@ def broken(tree: Path, found: Iterable[Break]) -> Iterator[None]:
     with ExitStack() as stack:
         for number, one in enumerate(found):
             path = tree / one.path
-            if path.parent.is_dir():  # an earlier break may have taken its place
+            # An earlier break may have taken its place, or be a link to the machine's own root.
+            if path.parent.is_dir() and path.parent.resolve().is_relative_to(tree.resolve()):
                 stack.enter_context(_broken(path, tree / f"aside-{number}", one))
         yield
 

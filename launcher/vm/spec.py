@@ -377,8 +377,8 @@ class VirtualMachineSpec(Object):
         None,
         Refused(
             "claims that belong to a VM are a proposal, which KubeVirt's API does not have",
-            "make the ResourceClaim, and name it by resourceClaimName in template.spec.resourceClaims; a claim that no "
-            "pod has loses its card (docs/choosing.md says what keeps it)",
+            "make the ResourceClaim, and name it by resourceClaimName in template.spec.resourceClaims "
+            "(a claim that no pod has loses its card: docs/choosing.md says what keeps it)",
         ),
     ] = None
     updateVolumesStrategy: Annotated[Any, Ignored("it is for a VM that is changed while it runs")] = None
