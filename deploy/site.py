@@ -28,7 +28,8 @@ ELSEWHERE = {
 #: What counts less in a search than the pages for users, and what counts more; by folder or page.
 _OF_CONTRIBUTORS = ("contributing.md", "testing.md", "releases.md", "dependencies.md")
 _BOOSTS = {
-    "troubleshooting.md": 1.5,
+    "troubleshooting.md": 1.9,
+    "kubectl.md": 1.3,
     "getting-started.md": 0.7,
     "security.md": 0.5,
     "python.md": 0.5,
