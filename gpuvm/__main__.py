@@ -12,9 +12,9 @@ _NAME = "kubectl-gpuvm"
 
 def main() -> None:
     from gpuvm.cli import command_line
-    from program.commands import called
+    from program.commands import run_command
 
-    ends_with(_NAME, lambda: called(_NAME, command_line(sys.argv[1:])))
+    ends_with(_NAME, lambda: run_command(_NAME, command_line(sys.argv[1:])))
 
 
 def complete() -> None:

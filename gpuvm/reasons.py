@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpuvm.objects import ConfigMap, Controller, Event, Pod, ResourceClaim, Terminated, Waiting
 from gpuvm.records import suspended_to, was_stopped
-from program.problem import Problem, listed
+from program.problem import Problem, summary
 
 
 class _Reason(NamedTuple):
@@ -359,10 +359,10 @@ def _of_claims(claims: Sequence[ResourceClaim]) -> _Found:
             elif missing := {*device.binding_conditions} - true:
                 awaited[name] = messages.get(min(missing), "")
     if failed:
-        wrong = f"{listed([*failed], _MOST_DEVICES)} cannot be made ready for it{_quoted(next(iter(failed.values())))}"
+        wrong = f"{summary([*failed], _MOST_DEVICES)} cannot be made ready for it{_quoted(next(iter(failed.values())))}"
         return wrong, f"the scheduler looks for other cards, and the driver's log says more: {_LOG_OF_DRIVER}"
     if awaited:
-        wrong = f"the scheduler waits until {listed([*awaited], _MOST_DEVICES)} can be used"
+        wrong = f"the scheduler waits until {summary([*awaited], _MOST_DEVICES)} can be used"
         return f"{wrong}{_quoted(next(iter(awaited.values())))}", _WAIT
     return None
 

@@ -44,17 +44,17 @@ def _log() -> None:
 
 def _say(line: str, severity: "Severity | None" = None) -> None:
     _log()
-    from program.log import told
+    from program.log import log_or_print
 
-    told("gpu-launcher", line, severity)
+    log_or_print("gpu-launcher", line, severity)
 
 
 def _command() -> Any:
     """Run the command that the command line names, and return its value; None if it has none."""
     from launcher.cli import command_line
-    from program.commands import called
+    from program.commands import run_command
 
-    return called("gpu-launcher", command_line(sys.argv[1:]))
+    return run_command("gpu-launcher", command_line(sys.argv[1:]))
 
 
 def _hook() -> int:

@@ -32,9 +32,9 @@ def _log() -> None:
 def _command() -> Any:
     """Call the command that the command line names, and return its value: the flags of `serve`, or an exit code."""
     from plugin.cli import command_line
-    from program.commands import called
+    from program.commands import run_command
 
-    return called("gpu-plugin", command_line(sys.argv[1:]))
+    return run_command("gpu-plugin", command_line(sys.argv[1:]))
 
 
 def _serve() -> int:

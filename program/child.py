@@ -74,7 +74,7 @@ class Child(Generic[T]):
             code = self.end()
         return None if ready.intersection(stops) else self._value(code, is_late=not ready)
 
-    async def answered(self) -> T:
+    async def answer_async(self) -> T:
         """Wait for the answer in an event loop."""
         import asyncio
 
@@ -157,7 +157,7 @@ def spawned(
     `goes_on`. OSError if it cannot be started.
     """
     place = os.memfd_create("answer")
-    program = f"from program.child import called; called({place}, {0 if goes_on else os.getpid()})"
+    program = f"from program.child import run_call; run_call({place}, {0 if goes_on else os.getpid()})"
     with _file(pickle.dumps(call)) as question:
         process = subprocess.Popen(  # noqa: S603 (this program)
             [sys.executable, "-P", "-c", program],
@@ -170,7 +170,7 @@ def spawned(
     return Child(name, process.pid, place, within, goes_on=goes_on)
 
 
-def called(place: int, parent: int) -> NoReturn:
+def run_call(place: int, parent: int) -> NoReturn:
     """In the child of spawned(): do the call on standard input, unless `parent` (a PID, or 0 for none) has ended."""
     if parent:
         from program.prctl import PR_SET_PDEATHSIG, prctl

@@ -78,13 +78,13 @@ def taken_by_typer(command: Callable[..., Any]) -> Callable[..., Any]:
             parameters.append(_parameter(parameter.name, parameter.default, parameter.annotation))
 
     @wraps(command)
-    def called(**values: Any) -> Any:
+    def call(**values: Any) -> Any:
         for name, flags in sets.items():
             values[name] = flags(**{field.name: values.pop(field.name) for field in fields(flags)})
         return command(**values)
 
-    called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    return called
+    call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return call
 
 
 def _parameter(name: str, default: object, annotation: Any) -> Parameter:
@@ -105,7 +105,7 @@ def _refusing(parser: Callable[[str], object]) -> Callable[[str], object]:
     return parsed
 
 
-def called(program: str, app: typer.Typer) -> Any:
+def run_command(program: str, app: typer.Typer) -> Any:
     """Call the command of this process's arguments, and return what it returns.
 
     For a wrong command line print one line on standard error, which names the command whose help says more, and return
@@ -119,7 +119,7 @@ def called(program: str, app: typer.Typer) -> Any:
         end = "" if message.endswith("?") else "."
         context = getattr(error, "ctx", None)
         command = program if context is None else context.command_path
-        from program.log import told  # a right command line need not wait for logging
+        from program.log import log_or_print  # a right command line need not wait for logging
 
-        told(program, f"{message}{end} Try: {command} --help")
+        log_or_print(program, f"{message}{end} Try: {command} --help")
         return error.exit_code

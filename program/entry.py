@@ -42,7 +42,7 @@ def ends_with(program: str, call: Callable[[], int | None], log: Callable[[], ob
 def _tell(program: str, lines: Iterable[str], log: Callable[[], object] | None) -> None:
     if log is not None:
         log()
-    from program.log import told  # a program without errors need not wait for logging
+    from program.log import log_or_print  # a program without errors need not wait for logging
 
     for line in lines:
-        told(program, line)
+        log_or_print(program, line)

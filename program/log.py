@@ -85,7 +85,7 @@ def _handler() -> "logging.StreamHandler[TextIO] | None":
     return next((handler for handler in handlers if isinstance(handler.formatter, _Text)), None)
 
 
-def told(program: str, line: str, severity: Severity | None = None) -> None:
+def log_or_print(program: str, line: str, severity: Severity | None = None) -> None:
     """Log a line, by default as an error; print it after the names of program and severity if no log is started."""
     if _handler() is not None:
         logging.getLogger(program).log(_SEVERITIES.get(severity, logging.INFO), "%s", line)

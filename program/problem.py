@@ -65,7 +65,7 @@ def printable(text: str) -> str:
     return "\n".join(map(one_line, text.split("\n")))
 
 
-def listed(names: Iterable[str], most: int = 6) -> str:
+def summary(names: Iterable[str], most: int = 6) -> str:
     """Return names for a line: the first few, and how many more there are."""
     first = list(names)
     more = f" and {len(first) - most} more" if len(first) > most else ""
@@ -77,7 +77,7 @@ _SHORT.maxlevel = 3
 _SHORT.maxstring = _SHORT.maxother = 60
 
 
-def shown(value: Any) -> str:
+def excerpt(value: Any) -> str:
     """Return a value of the manifest in short, whatever it is."""
     try:
         text = _SHORT.repr(value)

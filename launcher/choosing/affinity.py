@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher.choosing.objects import EXPECTED, called, mapping_of, names, objects_of, part_of
 from program.errors import UserError
-from program.problem import listed
+from program.problem import summary
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 
@@ -113,7 +113,7 @@ class Requirement:
     of_field: bool = False
 
     def __str__(self) -> str:
-        shown = f" [{listed(self.values, _MOST_SHOWN)}]" if self.values else ""
+        shown = f" [{summary(self.values, _MOST_SHOWN)}]" if self.values else ""
         return f"{self.key} {self.operator}{shown}"
 
     def holds(self, name: str, labels: Mapping[str, str]) -> bool:

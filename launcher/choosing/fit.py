@@ -34,7 +34,7 @@ from pci import slices as words
 from pci.resource import NODE_DEVICES
 from program.errors import UserError
 from program.output import aligned
-from program.problem import Problem, listed, one_line
+from program.problem import Problem, one_line, summary
 
 _MOST_NODES = 10  # that are told one by one, of each sort
 _MOST_KINDS = 10
@@ -250,13 +250,13 @@ def _refused(fit: Fit) -> Iterator[str]:
         if each.is_refused and len(fit.obstacles[each.node]) == 1:
             reasons.setdefault(str(each.reason), []).append(each.node)
     for reason, nodes in list(reasons.items())[:MOST_TOLD]:
-        yield f"the scheduler may take {listed(nodes, MOST_TOLD)} instead, where the VM would never start: {reason}"
+        yield f"the scheduler may take {summary(nodes, MOST_TOLD)} instead, where the VM would never start: {reason}"
 
 
 def _tallied(placement: Placement) -> str:
     """Return how many of a node's cards have which reason."""
     counts = Counter(each.reason.short for each in placement.verdicts if each.reason is not None)
-    return f" ({listed((f'{count} {short}' for short, count in counts.most_common()), MOST_TOLD)})" if counts else ""
+    return f" ({summary((f'{count} {short}' for short, count in counts.most_common()), MOST_TOLD)})" if counts else ""
 
 
 def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mapping[str, Any]:
@@ -335,7 +335,7 @@ def as_text(fit: Fit, *, with_answer: bool = True) -> str:
         if told := tuple(_against(fit, placement)):
             alike.setdefault(told, []).append(placement.node)
     for (first, *more), nodes in list(alike.items())[:_MOST_NODES]:
-        lines += ["", f"{listed(nodes, MOST_TOLD)}: {first}", *(f"  {line}" for line in more)]
+        lines += ["", f"{summary(nodes, MOST_TOLD)}: {first}", *(f"  {line}" for line in more)]
     lines += _more(len(alike), "kinds of nodes")
     if len(alike) > _MOST_NODES:
         lines += ["", *_tally(fit, others)]

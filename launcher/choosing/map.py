@@ -23,7 +23,7 @@ from pci import slices as words
 from pci.cordons import Cordon
 from pci.resource import NodeDevice
 from program.output import natural_key
-from program.problem import listed
+from program.problem import summary
 
 _SHARED = frozenset(map(str, NodeDevice))
 _GIBIBYTE = 1 << 30
@@ -199,14 +199,14 @@ def map_of(cluster: Cluster, made: datetime) -> Page:
 def _notes(cluster: Cluster, found: Mapping[str, list[Cards]], made: datetime) -> Iterator[str]:
     yield f"As of {made:%Y-%m-%d %H:%M} UTC: this page does not change by itself."
     if bare := [node.name for node in cluster.nodes if not found[node.name] and not node.broken]:
-        yield f"Without cards: {listed(bare)}."
+        yield f"Without cards: {summary(bare)}."
     waiting = [
         name
         for name, pod in sorted(cluster.waiting.items(), key=lambda each: natural_key(each[0]))
         if objects_of(part_of(pod, "spec", pod), "resourceClaims", pod) or any(map(_is_of_cards, requests_of(pod)))
     ]
     if waiting:
-        yield f"Waiting for a node: {listed(waiting)}; kubectl gpuvm why says why."
+        yield f"Waiting for a node: {summary(waiting)}; kubectl gpuvm why says why."
     yield from (f"Note: {gap}." for gap in cluster.gaps)
 
 

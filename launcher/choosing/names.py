@@ -15,7 +15,7 @@ from pci.nvml_names import NAMES
 from pci.resource import NODE_DEVICES
 from pci.vendors import NVIDIA
 from program.errors import UserError
-from program.problem import listed
+from program.problem import summary
 
 Offers: TypeAlias = Mapping[str, Mapping[str, int]]
 """How many each node has, by resource and node."""
@@ -55,7 +55,7 @@ def instead_of(resource: str, offers: Offers) -> str:
     if near := difflib.get_close_matches(resource.casefold()[:_LONGEST], compared, n=MOST_TOLD):
         return f"did you mean {' or '.join(_told(known[each], offers) for each in near)}?"
     if compared:
-        return f"the nodes offer {listed((_told(known[each], offers) for each in compared), MOST_TOLD)}"
+        return f"the nodes offer {summary((_told(known[each], offers) for each in compared), MOST_TOLD)}"
     return "no node offers any: see whether gpu-plugin runs, `kubectl get pods -A -l app.kubernetes.io/name=gpu-plugin`"
 
 
@@ -66,7 +66,7 @@ def _is_known(resource: str) -> bool:
 
 def _told(resource: str, offers: Offers) -> str:
     nodes = (f"{node} has {count}" for node, count in sorted(offers[resource].items()))
-    return f"{resource} ({listed(nodes, MOST_TOLD)})"
+    return f"{resource} ({summary(nodes, MOST_TOLD)})"
 
 
 _MOST_SHOWN = 3  # cards and models that are named
@@ -88,7 +88,7 @@ def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:
     for name, items in selection.ids.items():
         ids = [nvml_id(each) for each in items if each not in places and not is_of_place(each)]
         if cluster is None and ids:
-            wrong = f"{name} names {listed(ids, _MOST_SHOWN)}, and which card has NVML's UUID is not known here"
+            wrong = f"{name} names {summary(ids, _MOST_SHOWN)}, and which card has NVML's UUID is not known here"
             fix = f"name a file of what `kubectl get resourceslices -o json` prints with --cluster ({_PAGE})"
             raise UserError("metadata.annotations", wrong, fix)
         missing = [each for each in ids if each not in known]
@@ -96,12 +96,12 @@ def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:
         if missing and unknown:
             raise UserError(
                 "metadata.annotations",
-                f"{name} names {listed(missing, _MOST_SHOWN)}, which may be of one of these, whose NVML UUID is not "
-                f"known: {listed(unknown, _MOST_SHOWN)}",
+                f"{name} names {summary(missing, _MOST_SHOWN)}, which may be of one of these, whose NVML UUID is not "
+                f"known: {summary(unknown, _MOST_SHOWN)}",
                 f"run nvidia-smi -L while NVIDIA's driver has the card, then gpu-plugin bind ({_PAGE})",
             )
         if name == Word.USE_ID and missing and len(missing) == len(selection.use_ids or ()):
-            wrong = f"{name} names {listed(missing, _MOST_SHOWN)}, which no card of the cluster has"
+            wrong = f"{name} names {summary(missing, _MOST_SHOWN)}, which no card of the cluster has"
             raise UserError("metadata.annotations", wrong, "see what `gpu-launcher fit` prints without the annotation")
 
 
@@ -126,7 +126,7 @@ def nobodys(selection: Selection, cluster: Cluster) -> Iterator[str]:
     for word, items in selection.types.items():
         unknown = (item for item in items if not any(_plain(item).removeprefix(_VENDOR) in model for model in models))
         for item in islice(unknown, _MOST_SHOWN):
-            nearest = listed(models[each] for each in _nearest(_plain(item)[:_LONGEST_MODEL], list(models)))
+            nearest = summary(models[each] for each in _nearest(_plain(item)[:_LONGEST_MODEL], list(models)))
             yield f"{word}: no card here, and no known model, is called {item!r:.60}; the nearest: {nearest}"
 
 

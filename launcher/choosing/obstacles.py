@@ -14,7 +14,7 @@ from launcher.choosing.names import MOST_TOLD
 from launcher.choosing.nodes import Amounts, NodeState, requests_of
 from launcher.choosing.objects import called, objects_of, part_of
 from program.errors import UserError
-from program.problem import listed
+from program.problem import summary
 
 #: The taint of a node that is cordoned.
 CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
@@ -146,7 +146,7 @@ def _holders(resource: str, node: NodeState) -> str:
         ((pod.asked[resource], pod.name) for pod in node.pods if pod.asked.get(resource)),
         key=lambda each: (-each[0], each[1]),
     )
-    told = listed((f"{name} has {shown(resource, amount, ROUND_CEILING)}" for amount, name in having), MOST_TOLD)
+    told = summary((f"{name} has {shown(resource, amount, ROUND_CEILING)}" for amount, name in having), MOST_TOLD)
     return f" ({told})" if told else ""
 
 

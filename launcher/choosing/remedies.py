@@ -14,7 +14,7 @@ from launcher.choosing.placement import TOO_MANY, Judge, Placement
 from launcher.choosing.wishes import Sharing, WantedDevice, Wish
 from launcher.vm.cards.annotations import Word
 from pci import slices as words
-from program.problem import listed
+from program.problem import summary
 
 _MOST_WORDS = 10  # that are tried; a claim of somebody's own may have hundreds of selectors
 
@@ -34,7 +34,7 @@ def remedies(
             for device in idle.devices or ()
             if device.id in cluster.taken
         ]
-        yield f"wait for {listed(held) if held else f'room on a card of {idle.node}'}"
+        yield f"wait for {summary(held) if held else f'room on a card of {idle.node}'}"
     own = list(dict.fromkeys(_words(wish)))[:_MOST_WORDS]
     several = [way for way in ([word for word in own if word != OFF_BOARDS.source], own) if len(way) > 1]
     for ways in ([[word] for word in own], *([way] for way in several)):

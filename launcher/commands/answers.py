@@ -42,7 +42,7 @@ def say(level: str, texts: Sequence[object], most: int = MOST_LINES) -> None:
     """Print a line for each of the first texts, and how many more there are. `level` is a severity's word."""
     if not texts:
         return
-    from program.log import told  # `render` has nothing to say and need not wait for logging
+    from program.log import log_or_print  # `render` has nothing to say and need not wait for logging
 
     for line in first_lines(texts, most):
-        told("gpu-launcher", line, Severity[level.upper()])
+        log_or_print("gpu-launcher", line, Severity[level.upper()])

@@ -26,7 +26,7 @@ from program.child import spawned
 from program.commands import AsJSON
 from program.errors import Refusal, UserError
 from program.finding import Finding, worst, worst_first
-from program.log import told
+from program.log import log_or_print
 from program.output import print_text
 from program.problem import Problem, Severity
 from program.terminal import is_coloured
@@ -51,7 +51,7 @@ def check(
     No guest is started and nothing is left. The exit code is 0 where there is nothing to say, 3 for warnings, 4 for
     errors, with which `run` does not start it.
     """
-    start_over(sys.argv[2:], partial(told, "gpu-launcher"))
+    start_over(sys.argv[2:], partial(log_or_print, "gpu-launcher"))
     if (flags.user is not None or flags.give or flags.limits) and not flags.is_own_machine:
         raise UserError("--user, --give and --raise", "are for a VM without a cluster here", "leave them out")
     become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made

@@ -28,7 +28,7 @@ from program import errors
 from program.bootstrap import values_of
 from program.errors import UserError
 from program.flags import Flag
-from program.log import LogFlags, told
+from program.log import LogFlags, log_or_print
 from program.ports import ALLOW_HOST, METAVAR, HTTPPort, host_name, http_port, reached_by
 from program.problem import Severity
 
@@ -78,7 +78,7 @@ def run(
         raise UserError(ALLOW_HOST, "is for --metrics", "add --metrics, or leave it out")
     if os.geteuid() == 0 and flags.user is None and root_of(uri) is not None:
         words = "QEMU runs as root, as in no pod that gpu-launcher prints; --user names another user"
-        told("gpu-launcher", words, Severity.WARNING)
+        log_or_print("gpu-launcher", words, Severity.WARNING)
     return replace(_plan(start, uri, control), metrics=metrics, sys=flags.sysfs)
 
 

@@ -11,7 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from launcher.fields.quantity import Amount, parse_amount
 from program.errors import Nonsense
-from program.problem import shown
+from program.problem import excerpt
 
 T = TypeVar("T")
 
@@ -50,13 +50,13 @@ class Matching(NamedTuple):
 
     def _check(self, value: str) -> str:
         if not _compiled(self.pattern).fullmatch(value):
-            raise Nonsense(f"{shown(value)} {self.wrong}", self.fix)
+            raise Nonsense(f"{excerpt(value)} {self.wrong}", self.fix)
         return value
 
 
 def _amount(value: Any) -> Amount:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise Nonsense(f"found {shown(value)}", "expected a quantity like 8Gi")
+        raise Nonsense(f"found {excerpt(value)}", "expected a quantity like 8Gi")
     return parse_amount(value)
 
 
@@ -65,7 +65,7 @@ def _uuid(value: Any) -> UUID:
         return UUID(value)
     except (ValueError, AttributeError, TypeError):
         raise Nonsense(
-            f"{shown(value)} is not a UUID", "expected one like 6f4f1d70-2f4c-5d51-9b5e-3e7d54c1a2b0"
+            f"{excerpt(value)} is not a UUID", "expected one like 6f4f1d70-2f4c-5d51-9b5e-3e7d54c1a2b0"
         ) from None
 
 

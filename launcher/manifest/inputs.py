@@ -15,7 +15,7 @@ from launcher.vm.volumes.manifest import is_block
 from program.document import JSONObject, Nodes, NotYAML, composed, decoded, line_of, read_documents
 from program.errors import UserError
 from program.input import input_name, read_input_bytes
-from program.problem import listed, shown
+from program.problem import excerpt, summary
 
 VM_KINDS = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachinePool", "VirtualMachineInstanceReplicaSet")
 TYPE_KINDS = (
@@ -100,7 +100,7 @@ def input_in(content: bytes, file: str) -> ManifestFile:
     places: dict[int, tuple[int, str]] = {}
     for value, line in documents:
         if not isinstance(value, dict):
-            raise UserError(f"{file}:{line}", f"found {shown(value)}", _KIND)
+            raise UserError(f"{file}:{line}", f"found {excerpt(value)}", _KIND)
         for above, item in _items(value, file, line):
             objects.append(item)
             places[id(item)] = (line, above)
@@ -133,7 +133,7 @@ def having_vms(given: ManifestFile) -> ManifestFile:
         kind = others[0].get("kind")
         wrong = "is missing" if kind is None else f"found {_bare(kind)!r}"
         raise UserError(f"{given.at(others[0], 'kind')}: kind", wrong, _KIND)
-    raise UserError(given.file, f"has no VM, but {listed(map(called, others))}", f"{_KIND} as well")
+    raise UserError(given.file, f"has no VM, but {summary(map(called, others))}", f"{_KIND} as well")
 
 
 def names_of(vm: JSONObject) -> tuple[str | None, str | None]:
@@ -153,7 +153,7 @@ def called(item: JSONObject) -> str:
 
 
 def _bare(word: object) -> str:
-    return shown(word).strip("'")
+    return excerpt(word).strip("'")
 
 
 def _vms(objects: list[JSONObject]) -> tuple[JSONObject, ...]:
@@ -187,7 +187,9 @@ def _items(value: JSONObject, file: str, line: int) -> Iterator[tuple[str, JSONO
         return
     for index, item in enumerate(items):
         if not isinstance(item, dict) or item is value:
-            raise UserError(f"{file}:{line}: items[{index}]", f"found {shown(item)}", "expected an object, with a kind")
+            raise UserError(
+                f"{file}:{line}: items[{index}]", f"found {excerpt(item)}", "expected an object, with a kind"
+            )
         if kind != "List" and "kind" not in item:
             item = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
         yield f"items[{index}].", item

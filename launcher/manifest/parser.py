@@ -16,7 +16,7 @@ from launcher.vm.spec import Named, VirtualMachine, VirtualMachineInstance, Virt
 from launcher.vm.volumes.manifest import is_block
 from program.document import JSONObject
 from program.errors import Nonsense, UserError, together
-from program.problem import MOST_LINES, Problem, listed, shown
+from program.problem import MOST_LINES, Problem, excerpt, summary
 from program.spelling import meant
 
 if TYPE_CHECKING:  # a start has no time for what no pod has
@@ -132,7 +132,7 @@ def _picked(given: ManifestFile, name: str | None) -> Sequence[JSONObject]:
     vms = [vm for vm in given.vms if name in (None, inputs.names_of(vm)[1], _name(vm))]
     if len(vms) == 1:
         return vms
-    names = listed(tuple(map(_name, vms or given.vms)))
+    names = summary(tuple(map(_name, vms or given.vms)))
     if not vms:
         raise UserError(f"--name {name}", f"{given.file} has no VM of that name", f"expected one of {names}")
     raise UserError(given.file, f"has {len(vms)} VMs: {names}", "pick one with --name")
@@ -145,7 +145,7 @@ def _name(vm: JSONObject) -> str:
 
 def _read(given: ManifestFile, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known) -> tuple[Given, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
-    others = listed(map(inputs.called, given.others))
+    others = summary(map(inputs.called, given.others))
     of_input = (f"{given.file}: passed over, as they are no VMs: {others}",) if others else ()
     manifests: list[Given] = []
     errors: list[UserError] = []
@@ -287,7 +287,7 @@ def _wrong(error: Mapping[str, Any]) -> tuple[str, str]:
     """Return what is wrong with a field, and the fix: its check's, or in words of ours what pydantic says."""
     if isinstance(nonsense := error.get("ctx", {}).get("error"), Nonsense):
         return nonsense.wrong, nonsense.fix
-    value, message = shown(error["input"]), error["msg"]
+    value, message = excerpt(error["input"]), error["msg"]
     match error["type"]:
         case "missing":
             return "is missing", "add it"

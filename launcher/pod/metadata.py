@@ -20,7 +20,7 @@ from launcher.vm.network import multus
 from launcher.vm.plain import PodObject, plain
 from launcher.vm.spec import Metadata, Spec
 from program.errors import UserError
-from program.problem import Problem, shown
+from program.problem import Problem, excerpt
 
 _LARGEST = 253
 _DIGITS = 10  # as many digits as kustomize puts behind a name
@@ -161,7 +161,7 @@ def _is_passed(name: str, passed: Sequence[str]) -> bool:
 
 
 def _problem(name: str, level: Level) -> Problem:
-    wrong = f"{shown(name)} is none that a pod of the level {level} has: what runs containers on the node may read it"
+    wrong = f"{excerpt(name)} is none that a pod of the level {level} has: what runs containers on the node may read it"
     domain, slash, _ = name.partition("/")
     return Problem(
         "metadata.annotations", wrong, f"leave it out, or pass it on with {FLAG} {shlex.quote(domain + slash)}"

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from launcher.vm.cards.annotations import NO_SELECTION, PLACES, Selection, Word, read_selection
 from launcher.vm.guest import NEAREST, NO_MMAP, P2P, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, VFIO, Topology
 from program.errors import Nonsense
-from program.problem import shown
+from program.problem import excerpt
 from program.spelling import meant
 
 OURS = "gpu-launcher.dev/"
@@ -130,7 +130,7 @@ def refuse_unconverted(value: Mapping[str, Any]) -> None:
     would have the pod do more than its spec says."""
     for name, text in value.items():
         if isinstance(name, str) and _is_of_a_runtime(name):
-            wrong = f"{shown(name)} changes what the pod's container may do, behind the pod's own fields"
+            wrong = f"{excerpt(name)} changes what the pod's container may do, behind the pod's own fields"
             raise Nonsense(wrong, "leave it out: the pod has what the VM needs")
         if name == _HOOKS and _are_ours(text):
             continue
@@ -173,7 +173,7 @@ def _is_our_hook(sidecar: Any) -> bool:
 def read_annotations(value: Any) -> Annotations:
     """Return what the annotations ask for; Nonsense for one of ours that is unknown, or has a value that is."""
     if not isinstance(value, dict):
-        raise Nonsense(f"found {shown(value)}", "expected a mapping")
+        raise Nonsense(f"found {excerpt(value)}", "expected a mapping")
     values: dict[str, Any] = {}
     seats: Mapping[str, int] = {}
     roms: Mapping[str, ROMFile | None] = {}
@@ -184,19 +184,19 @@ def read_annotations(value: Any) -> Annotations:
             ours = [known.removeprefix(OURS) for known in NAMES if known.startswith(OURS)]
             near = meant(name.removeprefix(OURS), ours)
             raise Nonsense(
-                f"{shown(name)} is not an annotation that gpu-launcher knows",
+                f"{excerpt(name)} is not an annotation that gpu-launcher knows",
                 f"did you mean {OURS}{near}?" if near else f"known: {', '.join(OURS + known for known in ours)}",
             )
         if name in KNOWN:
             if text not in KNOWN[name]:
-                raise Nonsense(f"{name}: {shown(text)}", f"expected {' or '.join(map(repr, KNOWN[name]))}")
+                raise Nonsense(f"{name}: {excerpt(text)}", f"expected {' or '.join(map(repr, KNOWN[name]))}")
             values[name] = text
         elif name == SEATS_OF:
             seats = _read_seats(text)
         elif name == ROM_OF:
             roms = _read_roms(text)
         elif name == SUSPEND_TO and not (isinstance(text, str) and _CLAIM.fullmatch(text)):
-            raise Nonsense(f"{name}: {shown(text)}", "expected the name of a PersistentVolumeClaim")
+            raise Nonsense(f"{name}: {excerpt(text)}", "expected the name of a PersistentVolumeClaim")
     topology = values.get(TOPOLOGY, "none")
     if topology == "mirror" and seats:
         raise Nonsense(f"{SEATS_OF}: with {TOPOLOGY} 'mirror' the host's tree says where a card is", "leave out one")
@@ -241,7 +241,7 @@ def _read_seats(text: Any) -> Mapping[str, int]:
     names: dict[int, str] = {}
     for name, seat in _pairs(SEATS_OF, text, "expected a JSON object with names and seats, like '{\"gpu2\": 3}'"):
         if type(seat) is not int or not 0 <= seat < SEATS:  # JSON's true is none of Python's numbers here
-            raise Nonsense(f"{SEATS_OF}: {name!r} has {shown(seat)}", f"expected a seat from 0 to {SEATS - 1}")
+            raise Nonsense(f"{SEATS_OF}: {name!r} has {excerpt(seat)}", f"expected a seat from 0 to {SEATS - 1}")
         if name in names.values():
             raise Nonsense(f"{SEATS_OF}: {name!r} is there twice", "leave one of them out")
         if seat in names:
@@ -263,10 +263,10 @@ def _read_roms(text: Any) -> Mapping[str, ROMFile | None]:
             roms[name] = None
             continue
         if not isinstance(rom, str) or not rom.isprintable() or len(rom) > _LONGEST_PATH:
-            raise Nonsense(f"{ROM_OF}: {name!r} has {shown(rom)}", fix)
+            raise Nonsense(f"{ROM_OF}: {name!r} has {excerpt(rom)}", fix)
         volume, *path = rom.split("/")
         if not path or {"", ".", ".."} & {volume, *path}:
-            raise Nonsense(f"{ROM_OF}: {name!r} has {shown(rom)}", fix)
+            raise Nonsense(f"{ROM_OF}: {name!r} has {excerpt(rom)}", fix)
         roms[name] = ROMFile(volume=volume, path="/".join(path))
     return roms
 
@@ -277,7 +277,7 @@ def _pairs(annotation: str, text: Any, fix: str) -> "_Pairs":
     except (ValueError, RecursionError):
         pairs = None
     if not isinstance(pairs, _Pairs):
-        raise Nonsense(f"{annotation}: {shown(text)}", fix)
+        raise Nonsense(f"{annotation}: {excerpt(text)}", fix)
     return pairs
 
 

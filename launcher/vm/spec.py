@@ -32,7 +32,7 @@ from launcher.vm.volumes.manifest import (
     check_volumes,
 )
 from program.errors import Nonsense, UserError
-from program.problem import shown
+from program.problem import excerpt
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
 _RESOLVER = PassedOn("it is for the pod, whose resolver passt gives to the guest")
@@ -61,9 +61,9 @@ def _annotations(value: Any) -> Annotations:
 def _annotations_of_vm(value: Any) -> Annotations:
     """Refuse ours: KubeVirt's controller gives an instance the annotations of the template, and none of the VM's."""
     if not isinstance(value, dict):
-        raise Nonsense(f"found {shown(value)}", "expected a mapping")
+        raise Nonsense(f"found {excerpt(value)}", "expected a mapping")
     if names := [name for name in value if isinstance(name, str) and name.startswith(OURS)]:
-        raise Nonsense(f"{shown(names[0])} is for the instance", "write it into spec.template.metadata.annotations")
+        raise Nonsense(f"{excerpt(names[0])} is for the instance", "write it into spec.template.metadata.annotations")
     return Annotations()
 
 

@@ -23,7 +23,7 @@ from plugin.cards.vgpu_rules import VGPURule
 from program.document import NotYAML, decoded, read_document
 from program.errors import Nonsense, UserError
 from program.input import read_input_bytes
-from program.problem import listed
+from program.problem import summary
 
 _LARGEST = 1 << 20  # as a ConfigMap
 _FORM = "expected vgpu-configs as vgpu-device-manager reads them"
@@ -34,7 +34,7 @@ def rules_of(path: Path, name: str, host: Host) -> tuple[VGPURule, ...]:
     has no such configuration, or asks two things of one card."""
     configs = _configs(path)
     if name not in configs:
-        raise UserError(path, f"has no configuration {name!r}", f"expected one of {listed(map(str, configs), 20)}")
+        raise UserError(path, f"has no configuration {name!r}", f"expected one of {summary(map(str, configs), 20)}")
     cards = [one for one in host.functions.values() if one.vendor_id == NVIDIA and is_gpu(one) and not one.is_virtual]
     wanted: dict[str, VGPURule | None] = {}
     for number, entry in enumerate(configs[name] if isinstance(configs[name], list) else [configs[name]]):

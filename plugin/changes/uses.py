@@ -15,7 +15,7 @@ from pci.sysfs.attribute import names, text
 from pci.sysfs.parts import Part, read_parts
 from plugin.changes.processes import DeviceNumber, Processes, number_of
 from plugin.changes.users import Users
-from program.problem import listed
+from program.problem import summary
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h
 _NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
@@ -53,7 +53,7 @@ def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tupl
     nodes = [(part.node, _number(part)) for part in parts if part.node is not None]
     nodes += _nodes_elsewhere(sys, dev, processes, function)
     opened = [
-        f"/dev/{node} is open in {listed(processes.openers[number], _NAMED)}"
+        f"/dev/{node} is open in {summary(processes.openers[number], _NAMED)}"
         for node, number in nodes
         if number is not None and number in processes.openers
     ]

@@ -31,7 +31,7 @@ from program.commands import AsJSON
 from program.errors import Refusal, UserError
 from program.finding import Finding
 from program.output import print_text
-from program.problem import Problem, Severity, listed, one_line
+from program.problem import Problem, Severity, one_line, summary
 
 _PROGRAM_WITHIN = 120.0  # seconds; sriov-manage unbinds the card and binds it again
 _MOST = 24  # types in a line
@@ -191,7 +191,7 @@ def lines(survey: Survey) -> Iterator[str]:
             use = "free" if vgpu.user is None else f"in use by {vgpu.user}"
             yield one_line(f"  {vgpu.where}: {vgpu.name or 'a type without a name'}, {maker}, {use}")
         if card.places:
-            yield one_line(f"  one more can be: {listed(can_become(card), _MOST) or 'none'}")
+            yield one_line(f"  one more can be: {summary(can_become(card), _MOST) or 'none'}")
 
 
 def _as_json(survey: Survey, wanted: Plan) -> dict[str, Any]:

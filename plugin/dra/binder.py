@@ -88,7 +88,7 @@ class Binder:
             fix = "see whether the container may have more processes"
             raise Refusal(command, f"cannot be started: {error.strerror}", fix) from error
         # The task goes on if the caller does not wait any more.
-        task = self._latest = asyncio.create_task(child.answered(), name=command)
+        task = self._latest = asyncio.create_task(child.answer_async(), name=command)
         task.add_done_callback(lambda task: self._note(verb, clock() - began, task))
         await self._wait(task, deadline)
         answer: T = task.result()

@@ -80,7 +80,7 @@ class Manager:
         call = partial(answer, library, *_address(manager), operation, arguments)
         keep = () if self.lock is None else (self.lock,)
         try:
-            return await spawned(f"the Fabric Manager at {manager}", call, within=within, keep=keep).answered()
+            return await spawned(f"the Fabric Manager at {manager}", call, within=within, keep=keep).answer_async()
         except Late as late:
             wrong = f"{late.problem.subject} {late.problem.wrong}"
             raise Unanswered(subject, wrong, "look into its log, and restart it") from None

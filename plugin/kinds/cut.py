@@ -20,7 +20,7 @@ from plugin.changes.journal import Journal
 from plugin.changes.processes import DeviceNumber, Processes
 from plugin.changes.users import AskUsers, Name, Users
 from plugin.sysfs_child import read_or_refused
-from program.problem import Problem, listed
+from program.problem import Problem, summary
 
 _DRIVERS = "bus/pci/drivers"
 _NAMED = 3  # processes that have one file open
@@ -145,7 +145,7 @@ def _users(sys: Path, cards: Iterable[CutCard], processes: Processes, users: Use
         for name, entry, group in things:
             openers = [opener for number in _numbers(sys, entry, group) for opener in processes.openers.get(number, ())]
             if who := tuple(users.of([name]) or dict.fromkeys(openers)):
-                yield str(name), listed(who, _NAMED)
+                yield str(name), summary(who, _NAMED)
 
 
 def _numbers(sys: Path, entry: str, group: int | None) -> Iterator[DeviceNumber]:
@@ -169,7 +169,7 @@ def no_further(card: CutCard, name: str, can: Iterable[str]) -> Failed:
     if instance_of(name) is not None:
         fix = f"wait until one is given back, or {make_instance(card.address)}"
     else:
-        fix = f"it can become {listed(types, 12)}" if types else "wait until its other vGPUs are given back"
+        fix = f"it can become {summary(types, 12)}" if types else "wait until its other vGPUs are given back"
     return Failed(card.address, f"can become no further vGPU of type {name}", fix)
 
 

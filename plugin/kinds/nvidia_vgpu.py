@@ -19,7 +19,7 @@ from plugin.changes.journal import Journal, VGPUType
 from plugin.kinds.cut import VGPU, CardChange, Survey, make_instance, no_further
 from plugin.kinds.drivers import PROBE
 from program.errors import Refusal
-from program.problem import Problem, listed
+from program.problem import Problem, summary
 
 DRIVER = "nvidia"
 
@@ -160,7 +160,7 @@ class TurnOff(CardChange):
         users = [str(one.address) for one in now.functions if one.vgpu_type or node.user(str(one.address)) is not None]
         users += [str(mdev.uuid) for mdev in now.mdevs]
         if users:
-            wrong = f"its virtual functions are in use: {listed(users)}"
+            wrong = f"its virtual functions are in use: {summary(users)}"
             raise Failed(self.card, wrong, "apply again when that has ended")
         return True
 

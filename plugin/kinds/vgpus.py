@@ -26,7 +26,7 @@ from plugin.kinds import mediated, nvidia_vgpu, virtual_function
 from plugin.kinds.cut import VGPU, CardChange, Survey, is_whole, look
 from plugin.sysfs_child import ask
 from program.errors import ProgramError, Refusal, together
-from program.problem import Problem, listed
+from program.problem import Problem, summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Make(CardChange):
         if change is not None:
             return do(node, change)
         names = can_become(card)
-        fix = f"it can become {listed(names, 12)}" if names else "it can become nothing more: remove a vGPU first"
+        fix = f"it can become {summary(names, 12)}" if names else "it can become nothing more: remove a vGPU first"
         raise Failed(self.card, f"can become no further vGPU of type {self.name}", fix)
 
 
@@ -153,8 +153,8 @@ def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[NodeCh
     wanted = {plain(one) for one in rule.types if instance_of(one) is None}
     unknown = sorted(wanted - {plain(one) for one in known})
     if card.places and unknown:
-        wrong = f"can become no vGPU of type {listed(unknown)}"
-        yield Problem(str(card.address), wrong, f"name {listed(can_become(card), 12)}")
+        wrong = f"can become no vGPU of type {summary(unknown)}"
+        yield Problem(str(card.address), wrong, f"name {summary(can_become(card), 12)}")
     elif rule.mixed_sizes:
         yield nvidia_vgpu.Mix(card.address)
 

@@ -15,7 +15,7 @@ from plugin.changes.engine import Failed, NodeChange, NodeIO, Wedged, Write
 from plugin.changes.journal import Journal
 from plugin.kinds.cut import CardChange, Survey
 from plugin.kinds.drivers import DriverBinding, writes
-from program.problem import Problem, listed
+from program.problem import Problem, summary
 
 _LOOKS = 20  # at what the kernel makes a moment later
 _ASK_THE_KERNEL = "see the kernel's log (dmesg)"
@@ -264,7 +264,7 @@ class Give(CardChange):
                 node.do_writes(writes(address, _FREE, DriverBinding(self.driver, self.driver)))
             functions = self.read(node).functions
             if left := [str(each.address) for each in functions if each.address in free and each.driver is None]:
-                raise Failed(listed(left), f"is not taken by {self.driver}", _ASK_FOR_VFIO)
+                raise Failed(summary(left), f"is not taken by {self.driver}", _ASK_FOR_VFIO)
         except Wedged:
             raise
         except Failed:

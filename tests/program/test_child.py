@@ -143,13 +143,13 @@ def _overflow() -> None:
 
 def test_a_call_in_another_python_gives_its_value_or_its_error() -> None:
     assert spawned("the child", partial(int, "3")).answer() == 3
-    assert asyncio.run(spawned("the child", partial(int, "3"), within=allowed(60)).answered()) == 3
+    assert asyncio.run(spawned("the child", partial(int, "3"), within=allowed(60)).answer_async()) == 3
     with pytest.raises(UserError, match=r"^--vm: is away; name a file$"):
         spawned("the child", _refuse).answer()
     with pytest.raises(OSError, match="File too large"):
         spawned("the child", _overflow).answer()
     with pytest.raises(NoAnswer, match=r"^the child: has ended with 3 and no answer"):
-        asyncio.run(spawned("the child", partial(os._exit, 3)).answered())
+        asyncio.run(spawned("the child", partial(os._exit, 3)).answer_async())
 
 
 def test_it_has_the_files_that_it_is_given_and_no_others(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ def test_it_has_the_files_that_it_is_given_and_no_others(tmp_path: Path) -> None
 def test_a_late_one_is_killed_and_so_is_one_that_nobody_waits_for_any_more() -> None:
     late = spawned("the child", partial(time.sleep, 60), within=0.2)
     with pytest.raises(Late, match=r"^the child: does not answer within 0.2 s; see what it waits for$"):
-        asyncio.run(late.answered())
+        asyncio.run(late.answer_async())
     cancelled = spawned("the child", partial(time.sleep, 60))
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(cancelled.answered(), 0.2))
+        asyncio.run(asyncio.wait_for(cancelled.answer_async(), 0.2))
     for child in (late, cancelled):
         while not _is_gone(child):
             spawned("one that is started later", int).answer()  # and takes leave of those before
@@ -174,7 +174,7 @@ def test_a_late_one_is_killed_and_so_is_one_that_nobody_waits_for_any_more() -> 
 def test_one_that_goes_on_is_left_to_itself() -> None:
     child = spawned("the child", partial(time.sleep, 60), within=0.2, goes_on=True)
     with pytest.raises(Late, match=f"^the child: does not answer within 0.2 s, and process {child.pid} goes on; see"):
-        asyncio.run(child.answered())
+        asyncio.run(child.answer_async())
     os.kill(child.pid, signal.SIGKILL)
     os.waitpid(child.pid, 0)
 
@@ -183,7 +183,7 @@ def test_it_does_nothing_for_a_process_that_was_killed_before_it_began(tmp_path:
     """It would keep that one's lock for as long as it takes."""
 
     def called_for(parent: int) -> bool:
-        program = f"from program.child import called; called(1, {parent})"
+        program = f"from program.child import run_call; run_call(1, {parent})"
         call = pickle.dumps(partial(os.mkdir, tmp_path / "made"))
         subprocess.run([sys.executable, "-c", program], cwd=ROOT, input=call, stdout=subprocess.PIPE, check=False)
         return (tmp_path / "made").exists()

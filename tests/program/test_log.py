@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuvm.commands.why import message
-from program.log import LogFlags, start_logging, told
+from program.log import LogFlags, log_or_print, start_logging
 from program.problem import Severity
 
 _log = logging.getLogger("launcher.test")
@@ -40,8 +40,8 @@ def test_a_line_for_people_has_its_time_in_utc_and_its_level() -> None:
     with logged() as text:
         _log.info("%s is running", "lab_vm", extra={"domain": "lab_vm"})
         _log.debug("a secret")
-        told("gpu-launcher", "vm.yaml: is no manifest; write one")
-        told("gpu-launcher", "a volume: is slow; take another", Severity.WARNING)
+        log_or_print("gpu-launcher", "vm.yaml: is no manifest; write one")
+        log_or_print("gpu-launcher", "a volume: is slow; take another", Severity.WARNING)
     first, second, third = text.getvalue().splitlines()
     assert re.fullmatch(f"{TIME} INFO lab_vm is running", first)
     assert re.fullmatch(f"{TIME} ERROR vm.yaml: is no manifest; write one", second)
@@ -51,7 +51,7 @@ def test_a_line_for_people_has_its_time_in_utc_and_its_level() -> None:
 def test_a_line_of_json_is_one_object_with_the_fields_that_there_are() -> None:
     with logged("run", "--log-format", "json") as text:
         _log.info("%s is running", "lab_vm", extra={"domain": "lab_vm"})
-        told("gpu-launcher", 'two\nlines, "quoted", and \u00e4')
+        log_or_print("gpu-launcher", 'two\nlines, "quoted", and \u00e4')
         try:
             raise ValueError("a\nb")
         except ValueError:
@@ -85,15 +85,15 @@ def test_nothing_below_the_level_is_logged_and_of_other_libraries_nothing_below_
 
 
 def test_a_program_without_a_log_prints_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    told("prog", "a: b; c")
-    told("prog", "d: e", Severity.NOTE)
+    log_or_print("prog", "a: b; c")
+    log_or_print("prog", "d: e", Severity.NOTE)
     assert capsys.readouterr().err == "prog: a: b; c\nprog: note: d: e\n"
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_kubectl_gpuvm_reads_the_last_line_of_either_format(form: str) -> None:
     with logged(f"--log-format={form}") as text:
-        told("gpu-launcher", "memory.guest: 3Gi is no multiple of 2Gi; write 4Gi")
+        log_or_print("gpu-launcher", "memory.guest: 3Gi is no multiple of 2Gi; write 4Gi")
     assert message(text.getvalue().rstrip()) == "memory.guest: 3Gi is no multiple of 2Gi; write 4Gi"
 
 

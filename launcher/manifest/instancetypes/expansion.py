@@ -21,7 +21,7 @@ from launcher.manifest.instancetypes.sizes import Applied
 from launcher.vm.spec import InstancetypeMatcher, Matcher, PreferenceMatcher, VirtualMachineInstance
 from program.document import JSONObject
 from program.errors import Nonsense, UserError
-from program.problem import Problem, listed, shown
+from program.problem import Problem, excerpt, summary
 
 FILE = pathlib.Path(__file__).with_name("common.json")
 
@@ -151,7 +151,7 @@ def _look_up(
     if not given and (installed := common(matcher.wanted, matcher.name)) is not None:
         return installed
     there = tuple(called(named.value) for named in given)
-    wrong = f"names {wanted}, which is not {f'in the file of --{field}: it has {listed(there)}' if there else 'here'}"
+    wrong = f"names {wanted}, which is not {f'in the file of --{field}: it has {summary(there)}' if there else 'here'}"
     of = f"-n {namespace} " if namespace and matcher.wanted == matcher.KINDS[1] else ""
     fix = (
         f"get it with `kubectl get {of}{matcher.wanted.lower()} {matcher.name} -o yaml`, and give that with --{field} "
@@ -165,7 +165,7 @@ def _inferred(field: str, matcher: Matcher, given: Sequence[TypeObject], path: s
     what that is made from (pkg/instancetype/infer), which are in the cluster."""
     if len(given) == 1:
         return given[0]
-    source = f"is inferred from the labels of volume {shown(matcher.inferFromVolume)}, which are in the cluster"
+    source = f"is inferred from the labels of volume {excerpt(matcher.inferFromVolume)}, which are in the cluster"
     if matcher.inferFromVolumeFailurePolicy == "Ignore":
         without = f"it goes without, as where there is no label {_LABEL}{field}; give it with --{field} FILE"
         return f"{path}: {source}: {without}"

@@ -7,7 +7,7 @@ from launcher.fields.objects import dotted
 from launcher.manifest.instancetypes.draft import Draft, Path, value_at
 from launcher.manifest.instancetypes.kinds import Instancetype, PreferenceSpec
 from program.errors import Nonsense
-from program.problem import Problem, shown
+from program.problem import Problem, excerpt
 
 
 class Applied(NamedTuple):
@@ -131,7 +131,7 @@ def _spread(vcpus: int, preference: PreferenceSpec) -> tuple[int, int, int]:
 
 
 def _conflict(subject: str, field: str, ours: object, source: str, theirs: object) -> Problem:
-    wrong = f"is {shown(ours)}, and {source} is {shown(theirs)}"
+    wrong = f"is {excerpt(ours)}, and {source} is {excerpt(theirs)}"
     return Problem(f"{subject}spec.template.{field}", wrong, "leave it out of the VM, whose instance type says it")
 
 

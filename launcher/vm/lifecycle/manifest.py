@@ -9,7 +9,7 @@ from launcher.fields.objects import Below, Items, Object
 from launcher.fields.scalars import Matching, Text
 from launcher.vm.network.manifest import Interface
 from program.errors import Nonsense
-from program.problem import shown
+from program.problem import excerpt
 
 _LAST_PORT = 65535
 #: Kubernetes' IANA_SVC_NAME (apimachinery's pkg/util/validation, IsValidPortName).
@@ -23,7 +23,7 @@ def _port(value: Any) -> int | str:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LAST_PORT:
         return value
     raise Nonsense(
-        f"found {shown(value)}",
+        f"found {excerpt(value)}",
         f"expected a number from 1 to {_LAST_PORT}, without quotes, or the name of one of the interfaces' ports",
     )
 

@@ -10,7 +10,7 @@ from launcher.fields.objects import Below, Ignored, Items, Object, Refused, chec
 from launcher.fields.scalars import AliasName, Matching, Text, first_twice
 from launcher.vm.disks.manifest import BootOrder
 from program.errors import Nonsense
-from program.problem import shown
+from program.problem import excerpt
 
 #: How an interface is connected. `passt` stands for all of its names.
 BindingMethod = Literal["masquerade", "bridge", "passt", "sriov"]
@@ -50,7 +50,7 @@ def _network(kind: type[IPv4Network] | type[IPv6Network], longest: int, example:
     except (AddressValueError, NetmaskValueError, ValueError):
         network = None
     if network is None or network.prefixlen > longest:
-        raise Nonsense(f"{shown(value)} has no room for a gateway and a guest", f"expected a subnet like {example}")
+        raise Nonsense(f"{excerpt(value)} has no room for a gateway and a guest", f"expected a subnet like {example}")
     return network
 
 
@@ -83,7 +83,7 @@ class SRIOV(Object):
 def _plugin(name: str) -> str:
     if name != "passt":
         raise Nonsense(
-            f"{shown(name)} is a network binding plugin, a sidecar of KubeVirt's",
+            f"{excerpt(name)} is a network binding plugin, a sidecar of KubeVirt's",
             "expected 'passt', or `masquerade: {}` instead of the binding",
         )
     return name
