@@ -73,7 +73,7 @@ def _hook() -> int:
     from pathlib import Path
 
     from launcher.hook import calls
-    from launcher.hook.sidecar import served
+    from launcher.hook.sidecar import serve_until_stopped
 
     flags = ToServe(own_socket()) if child is None else child.answer()
     if not isinstance(flags, ToServe):
@@ -81,7 +81,7 @@ def _hook() -> int:
     services = calls.services(Path(flags.sysfs), is_plugin=flags.is_plugin)
     gc.freeze()
     gc.enable()
-    served(Path(flags.socket), services)
+    serve_until_stopped(Path(flags.socket), services)
     return 0
 
 
@@ -93,13 +93,13 @@ def _served(plan: "RunPlan", vm: "VM") -> "Iterator[None]":
 
     with ExitStack() as stack:
         if plan.metrics is not None:
-            stack.enter_context(metrics.served(plan.metrics, vm, plan.xml, plan.sys))
+            stack.enter_context(metrics.serving_metrics(plan.metrics, vm, plan.xml, plan.sys))
         if plan.downward_metrics is not None:
             from launcher.metrics.downward import refreshed
 
             stack.enter_context(refreshed(plan.downward_metrics, plan.node, vm, plan.sys))
         if plan.control is not None:
-            stack.enter_context(control.served(plan.control, vm))
+            stack.enter_context(control.serving_control(plan.control, vm))
         yield
 
 
@@ -110,7 +110,7 @@ def _run() -> int:
     from launcher.runtime.embedded import forget_ready, is_own_machine
     from launcher.runtime.iommufd import opened
     from launcher.runtime.supervise import grace_in, supervise
-    from launcher.runtime.user import asked_for, become
+    from launcher.runtime.user import asked_for, switch_user
 
     is_root, uri = os.geteuid() == 0, uri_of(sys.argv[2:])
     if is_own_machine(sys.argv[2:]) and is_root:
@@ -119,7 +119,7 @@ def _run() -> int:
         start_over(sys.argv[2:], _say)
     iommufd = opened()  # as root, if it is: later, with the VM known, this process is its user
     if (handover := asked_for(sys.argv[2:])) is not None:
-        become(handover)
+        switch_user(handover)
     forget_ready(sys.argv[2:])
     place = os.memfd_create("plan")
 

@@ -17,7 +17,7 @@ from launcher.pipeline.this_pod import Here
 from launcher.runtime.capabilities import broken_emulation, broken_kvm, names_in
 from launcher.runtime.embedded import is_taken, root_of
 from launcher.runtime.own_user import start_over
-from launcher.runtime.user import become_owner_of
+from launcher.runtime.user import switch_to_owner_of
 from launcher.vm import checks as written
 from launcher.vm import paths
 from launcher.vm.checks import error
@@ -54,7 +54,7 @@ def check(
     start_over(sys.argv[2:], partial(log_or_print, "gpu-launcher"))
     if (flags.user is not None or flags.give or flags.limits) and not flags.is_own_machine:
         raise UserError("--user, --give and --raise", "are for a VM without a cluster here", "leave them out")
-    become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
+    switch_to_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
     given, pod, uri, own = located(flags)
     if dev is None and flags.sysfs == SYS:
         dev = Path("/dev")

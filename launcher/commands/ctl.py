@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.runtime.user import become_owner_of
+from launcher.runtime.user import switch_to_owner_of
 from launcher.vm.paths import CONTROL_SOCKET, RUN_OF_USERS, SOCKET_IN_ROOT, runtime_directory
 from program.errors import Refusal, UserError
 from program.output import aligned, print_bytes, print_text
@@ -96,7 +96,7 @@ def ctl(
     def at() -> Path:
         """Return the socket, once the words are known to be right."""
         place = named or _socket_here()
-        become_owner_of(place)
+        switch_to_owner_of(place)
         return place
 
     match action:

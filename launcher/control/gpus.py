@@ -47,14 +47,14 @@ def _read(sys: Path, addresses: Iterable[PCIAddress]) -> Mapping[str, OnHost]:
 def _read_one(sys: Path, address: PCIAddress) -> OnHost:
     faults: list[str] = []
 
-    def told(read: Callable[[Path, PCIAddress], T]) -> T | None:
+    def value_of(read: Callable[[Path, PCIAddress], T]) -> T | None:
         try:
             return read(sys, address)
         except Unreadable as unreadable:
             faults.append(str(unreadable))
             return None
 
-    its = (told(read_link), told(read_power_state), told(read_errors), told(read_reset_methods))
+    its = (value_of(read_link), value_of(read_power_state), value_of(read_errors), value_of(read_reset_methods))
     return OnHost(*its, tuple(faults))
 
 

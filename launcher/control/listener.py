@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher.runtime.embedded import lock
-from launcher.runtime.first_caller import answered
+from launcher.runtime.first_caller import serving_on_demand
 from launcher.runtime.vm import VM
 from program.errors import Refusal
 from program.sockets import is_stale
@@ -19,7 +19,7 @@ _LOCKED = 2.0  # seconds for other launchers, which need milliseconds, to see wh
 
 
 @contextmanager
-def served(path: Path, vm: VM) -> Iterator[None]:
+def serving_control(path: Path, vm: VM) -> Iterator[None]:
     """Serve calls about the VM on this socket, for this user and root, and remove the socket afterwards.
 
     Replace the socket of a killed launcher. Raise Refusal if a launcher serves there, the file is no socket, or no
@@ -33,7 +33,7 @@ def served(path: Path, vm: VM) -> Iterator[None]:
 
         asyncio.run(serve(listener, end, vm))
 
-    with _directory(path), _listening(path) as listener, answered(listener, path, "the control socket", serve):
+    with _directory(path), _listening(path) as listener, serving_on_demand(listener, path, "the control socket", serve):
         yield
 
 

@@ -188,7 +188,7 @@ class VMService:
             mismatch=nvidia_smi.other_driver(told, self._vm.fabric_manager),
         )
 
-    async def _nvidia_smi(self, seconds: int) -> tuple[Mapping[PCIAddress, nvidia_smi.Told], str]:
+    async def _nvidia_smi(self, seconds: int) -> tuple[Mapping[PCIAddress, nvidia_smi.GPUReading], str]:
         """Return what it tells, and why it tells nothing."""
         if not self._vm.asks_nvidia_smi:
             return (
@@ -196,7 +196,7 @@ class VMService:
                 "the guest is not asked: its owner allows it by the annotation gpu-launcher.dev/ask-guest: nvidia-smi",
             )
         try:
-            return nvidia_smi.told(await self._ran(nvidia_smi.PROGRAM, nvidia_smi.ARGUMENTS, seconds)), ""
+            return nvidia_smi.parse_output(await self._ran(nvidia_smi.PROGRAM, nvidia_smi.ARGUMENTS, seconds)), ""
         except Refusal as refusal:
             return {}, one_line(refusal)
 

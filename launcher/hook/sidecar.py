@@ -22,7 +22,7 @@ _REQUEST = 1 << 22
 _WAITING = 16  # connections that are not taken yet
 
 
-def served(path: Path, services: list[Any]) -> None:
+def serve_until_stopped(path: Path, services: list[Any]) -> None:
     """Answer on this socket until SIGTERM or SIGINT, then remove it; Refusal if it cannot be made."""
     shorten("the hook's socket", "launcher.hook.connections", "grpclib.server", "asyncio")
     with _listening(path) as listener:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from launcher.metrics.gpus import GuestAnswer
 from launcher.metrics.samples import DomainNames, DomainSample, PodSample
-from launcher.runtime.nvidia_smi import Told
+from launcher.runtime.nvidia_smi import GPUReading
 from launcher.runtime.vm import Phase
 from pci.address import PCIAddress
 
@@ -66,7 +66,7 @@ class _Counter(NamedTuple):
     unit: float = 1
 
 
-def _utilization(gpu: Told) -> float | None:
+def _utilization(gpu: GPUReading) -> float | None:
     return None if gpu.utilization is None else gpu.utilization / 100
 
 
@@ -89,7 +89,7 @@ _NETWORK = tuple(
     )
 )
 #: Of each of the guest's GPUs: the metric's name, what it is, and its value, None if the driver does not tell it.
-_GPU: tuple[tuple[str, str, Callable[[Told], float | None]], ...] = (
+_GPU: tuple[tuple[str, str, Callable[[GPUReading], float | None]], ...] = (
     ("utilization_ratio", "The part of its driver's last sample in which the GPU has worked", _utilization),
     ("memory_bytes", "Memory that the GPU has", attrgetter("memory_total")),
     ("memory_used_bytes", "Memory of the GPU that is used", attrgetter("memory_used")),
@@ -146,16 +146,16 @@ def _of_domain(domain: DomainSample, names: DomainNames) -> Iterator[Family]:
 def _of_gpus(answer: GuestAnswer, names: DomainNames) -> Iterator[Family]:
     """Yield the GPUs' metrics, of the VM's own cards alone."""
     yield _gauge(
-        "guest_tells_gpus", "1 if the guest has answered the last question for its GPUs.", answer.told is not None
+        "guest_tells_gpus", "1 if the guest has answered the last question for its GPUs.", answer.gpus is not None
     )
-    if answer.told is None:
+    if answer.gpus is None:
         return
     what = "When the guest has told of its GPUs, in seconds since 1970."
     yield _gauge("guest_gpus_timestamp_seconds", what, Sample(answer.time))
     gpus = [
-        ({"gpu": device.name, "device": device.host}, answer.told[device.guest])
+        ({"gpu": device.name, "device": device.host}, answer.gpus[device.guest])
         for device in names.devices
-        if device.alias and isinstance(device.guest, PCIAddress) and device.guest in answer.told
+        if device.alias and isinstance(device.guest, PCIAddress) and device.guest in answer.gpus
     ]
     versions = (Sample(1, {**labels, "driver_version": gpu.driver_version}) for labels, gpu in gpus)
     yield _gauge("guest_gpu_info", "1, with the version of the driver in the guest.", *versions)

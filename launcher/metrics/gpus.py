@@ -12,7 +12,7 @@ from math import inf
 
 from launcher.runtime import agent, nvidia_smi
 from launcher.runtime.agent import AskAgent, Ended
-from launcher.runtime.nvidia_smi import Told
+from launcher.runtime.nvidia_smi import GPUReading
 from pci.address import PCIAddress
 from program.errors import Refusal
 
@@ -24,11 +24,11 @@ _VERSIONS = 16  # of the driver in a guest's life: each is a series of its own i
 
 @dataclass(frozen=True, slots=True)
 class GuestAnswer:
-    """What the guest has `told` of its GPUs, by their addresses there, at `time`, in seconds since 1970; None if it
-    has refused, or was silent."""
+    """The guest's answer about its `gpus`, by their addresses in the guest, at `time`, in seconds since 1970. `gpus` is
+    None if the guest refused or timed out."""
 
     time: float
-    told: Mapping[PCIAddress, Told] | None
+    gpus: Mapping[PCIAddress, GPUReading] | None
 
 
 class Questions:
@@ -60,14 +60,14 @@ class Questions:
             self._thread, self.answer = None, GuestAnswer(time.time(), None)
 
     def _question(self) -> None:
-        told = None
+        gpus = None
         try:
             if (ended := self._ended()) is not None:
-                told = nvidia_smi.told(ended)
-                self._versions |= {gpu.driver_version for gpu in told.values()}
+                gpus = nvidia_smi.parse_output(ended)
+                self._versions |= {gpu.driver_version for gpu in gpus.values()}
         except Refusal:  # `ctl guest gpus` says it
             self._left = None  # an agent that was started again does not know that process
-        self.answer = GuestAnswer(time.time(), told if len(self._versions) <= _VERSIONS else None)
+        self.answer = GuestAnswer(time.time(), gpus if len(self._versions) <= _VERSIONS else None)
 
     def _ended(self) -> Ended | None:
         """Run nvidia-smi in the guest to its end; None if it, or the one before it, takes longer."""

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.runtime.first_caller import answered
+from launcher.runtime.first_caller import serving_on_demand
 from launcher.runtime.vm import VM
 from program.ports import HTTPPort, opened
 
 
 @contextmanager
-def served(port: HTTPPort, vm: VM, xml: str, sys: Path) -> Iterator[None]:
+def serving_metrics(port: HTTPPort, vm: VM, xml: str, sys: Path) -> Iterator[None]:
     """Serve the metrics of the VM with this domain on a port; Refusal if nothing can listen there."""
 
     def serve(end: int) -> None:
@@ -21,5 +21,8 @@ def served(port: HTTPPort, vm: VM, xml: str, sys: Path) -> Iterator[None]:
 
         asyncio.run(serve(listener, port.names, end, vm, xml, sys))
 
-    with opened("--metrics", port) as listener, answered(listener, f"--metrics {port}", "the port for metrics", serve):
+    with (
+        opened("--metrics", port) as listener,
+        serving_on_demand(listener, f"--metrics {port}", "the port for metrics", serve),
+    ):
         yield

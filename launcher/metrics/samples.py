@@ -49,7 +49,7 @@ class DomainNames:
         return tuple(sorted(host for host in hosts if host is not None))
 
 
-def asked(domain: Any) -> DomainSample:
+def sample_domain(domain: Any) -> DomainSample:
     """Ask libvirt, which may answer late or never; Refusal for what it refuses."""
     return DomainSample(operations.state(domain), guest.statistics(domain), operations.has_agent(domain))
 
@@ -78,7 +78,7 @@ class PodSample:
     errors: Mapping[PCIAddress, Errors]
 
 
-def seen(sys: Path, proc: Path, functions: Iterable[PCIAddress]) -> PodSample:
+def sample_pod(sys: Path, proc: Path, functions: Iterable[PCIAddress]) -> PodSample:
     """Read what the kernel tells now."""
     processes = {"worker": os.getpid(), "supervisor": os.getppid()}
     resident = {name: size for name, pid in processes.items() if (size := _resident(proc, pid)) is not None}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.metrics.families import MEDIA_TYPE, families, text_of
 from launcher.metrics.gpus import Questions
-from launcher.metrics.samples import DomainSample, asked, names_in, seen
+from launcher.metrics.samples import DomainSample, names_in, sample_domain, sample_pod
 from launcher.runtime import guest
 from launcher.runtime.vm import VM, Phase
 from program.errors import Refusal
@@ -54,7 +54,7 @@ class _Page:
         domain = await self._domain() if phase in (Phase.RUNNING, Phase.STOPPING) else None
         if phase is Phase.RUNNING and self._vm.asks_nvidia_smi:
             self._guest.begin()
-        pod = seen(self._sys, self._proc, self._names.functions)
+        pod = sample_pod(self._sys, self._proc, self._names.functions)
         return text_of(families(phase, domain, pod, self._names, self._guest.answer)).encode()
 
     async def _domain(self) -> DomainSample | None:
@@ -77,7 +77,7 @@ def _in_a_thread(vm: VM) -> asyncio.Future[DomainSample | None]:
         told = None
         try:
             with suppress(Refusal):  # the domain is gone
-                told = asked(vm.domain())
+                told = sample_domain(vm.domain())
         finally:
             with suppress(RuntimeError):  # the loop has ended meanwhile
                 loop.call_soon_threadsafe(answer.set_result, told)

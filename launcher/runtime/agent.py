@@ -86,11 +86,11 @@ def info(ask: AskAgent) -> GuestInfo:
         if isinstance(command, dict) and command.get("enabled") is True
     }
 
-    def told(command: str) -> Any:
+    def answer_to(command: str) -> Any:
         return _asked(ask, command) if command in able else {}
 
-    host, system = _mapping(told("guest-get-host-name")), _mapping(told("guest-get-osinfo"))
-    interfaces = told("guest-network-get-interfaces")
+    host, system = _mapping(answer_to("guest-get-host-name")), _mapping(answer_to("guest-get-osinfo"))
+    interfaces = answer_to("guest-network-get-interfaces")
     return GuestInfo(
         agent=_text(about, "version"),
         host_name=_text(host, "host-name"),

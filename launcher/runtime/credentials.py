@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def kept(domain: Any, credentials: Sequence[AgentCredential]) -> Iterator[None]:
+def keeping_credentials(domain: Any, credentials: Sequence[AgentCredential]) -> Iterator[None]:
     """Keep the guest's users as the secrets say, while the guest's agent answers."""
     if not credentials:
         yield

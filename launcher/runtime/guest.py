@@ -64,7 +64,9 @@ _QEMU_SHUTDOWN = {
 
 def _opened(uri: str) -> Any:
     _run_event_loop()
-    with asked(f"be reached at {uri}", "expected a libvirt there, leave --connect out for the one in the launcher"):
+    with asking_libvirt(
+        f"be reached at {uri}", "expected a libvirt there, leave --connect out for the one in the launcher"
+    ):
         return libvirt.open(uri)
 
 
@@ -78,7 +80,7 @@ def connected(uri: str, vm: VM) -> Iterator[Any]:
     with suppress(libvirt.libvirtError):
         connection.setKeepAlive(_KEEPALIVE, 3)
     try:
-        with asked(f"go on at {uri}"):
+        with asking_libvirt(f"go on at {uri}"):
             yield connection
     finally:
         with suppress(libvirt.libvirtError):
@@ -101,7 +103,7 @@ def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
         raise Refusal("libvirt", f"has a domain called {name} already", "undefine it, or use another connection")
     has_passt = tree.find("devices/interface/backend[@type='passt']") is not None
     unless = ", unless this libvirt is built without passt, as Debian 12's is" if has_passt else ""
-    with asked("define the domain", f"report it, with what gpu-launcher render prints{unless}"):
+    with asking_libvirt("define the domain", f"report it, with what gpu-launcher render prints{unless}"):
         domain = connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
     try:
         with _reported(connection, domain, vm):
@@ -123,7 +125,7 @@ def give_iommufd(domain: Any, xml: str, iommufd: IOMMUFD | None) -> None:
             "cover it: to have it count for each takes the capability SYS_RESOURCE",
             os.getuid(),
         )
-    with asked("take /dev/iommu", "expected a libvirt on this machine"):
+    with asking_libvirt("take /dev/iommu", "expected a libvirt on this machine"):
         domain.FDAssociate(asks.get("fdgroup"), [iommufd.descriptor], 0)
 
 
@@ -147,7 +149,7 @@ def _undefine(domain: Any, xml: str) -> None:
 
 def version(connection: Any) -> Version:
     """Return the version of the libvirt at the other end."""
-    with asked("tell its version"):
+    with asking_libvirt("tell its version"):
         return numbered(connection.getLibVersion())
 
 
@@ -155,7 +157,7 @@ def versions_at(uri: str) -> tuple[Version, Version | None]:
     """Return the versions of the libvirt at the URI and of its QEMU, None for another hypervisor. Raise Refusal as
     connected() does."""
     connection = _opened(uri)
-    with asked(f"tell its versions at {uri}"):
+    with asking_libvirt(f"tell its versions at {uri}"):
         qemu = numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
         return version(connection), qemu
 
@@ -171,7 +173,7 @@ def unknown_names(connection: Any, xml: str) -> tuple[Problem, ...]:
     def capabilities(machine: str | None) -> str:
         return str(connection.getDomainCapabilities(None, names.architecture, machine, names.accelerator))
 
-    with asked("tell what QEMU can do"):
+    with asking_libvirt("tell what QEMU can do"):
         try:
             problem = unknown_model(names, capabilities(names.machine))
         except libvirt.libvirtError:
@@ -243,7 +245,7 @@ def start(
 
     def create() -> None:
         try:
-            with asked("start the domain", "gpu-launcher check looks at what QEMU does not say", words):
+            with asking_libvirt("start the domain", "gpu-launcher check looks at what QEMU does not say", words):
                 if (mark := restore()) is None:
                     domain.createWithFlags(flags)
         except Exception as error:
@@ -284,7 +286,7 @@ def statistics(domain: Any) -> Mapping[str, Any]:
     What QEMU would have to tell is missing while libvirt waits for QEMU."""
     groups = ("BALLOON", "VCPU", "INTERFACE", "BLOCK")
     wanted = sum(getattr(libvirt, f"VIR_DOMAIN_STATS_{group}") for group in groups)
-    with asked("tell the domain's statistics"):
+    with asking_libvirt("tell the domain's statistics"):
         flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
         ((_, found),) = domain.connect().domainListGetStats([domain], wanted, flags)
     numbers: Mapping[str, Any] = found
@@ -293,7 +295,7 @@ def statistics(domain: Any) -> Mapping[str, Any]:
 
 def qemu_of(domain: Any) -> str:
     """Return the version of the QEMU that libvirt has, like 10.0.2."""
-    with asked("tell QEMU's version"):
+    with asking_libvirt("tell QEMU's version"):
         return shown(numbered(domain.connect().getVersion()))
 
 
@@ -329,7 +331,7 @@ def agent_told(domain: Any, told: Callable[[bool], object]) -> Iterator[None]:
     connection = domain.connect()
     with suppress(libvirt.libvirtError):  # older than 5.10: each call has libvirt's own deadline then
         domain.agentSetResponseTimeout(_AGENT, 0)
-    with asked("tell of the guest's agent"):
+    with asking_libvirt("tell of the guest's agent"):
         callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, tell, None)
     try:
         yield
@@ -354,7 +356,7 @@ def _agent_asked(what: str = "") -> Iterator[None]:
 
 def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[Hostdev, ...]:
     """Return what hostdevs_in() does. Refusal if libvirt does not tell them."""
-    with asked("tell the domain's devices"):
+    with asking_libvirt("tell the domain's devices"):
         tree = _tree(domain)
     return hostdevs_in(tree, numbers)
 
@@ -414,7 +416,9 @@ def _report_loss(connection: Any, reason: int, vm: VM) -> None:
 
 
 @contextmanager
-def asked(what: str, fix: str = _NO_CURE, words: Callable[[libvirt.libvirtError], str] = str) -> Iterator[None]:
+def asking_libvirt(
+    what: str, fix: str = _NO_CURE, words: Callable[[libvirt.libvirtError], str] = str
+) -> Iterator[None]:
     """Raise Refusal for what libvirt refuses, in one line: QEMU's own words come with line breaks."""
     try:
         yield

@@ -24,7 +24,7 @@ _NOT_TOLD = re.compile(r"N/A|\[[A-Za-z/ ]{1,40}\]", re.ASCII)  # [N/A], [Not Sup
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class GPUReading:
     """What the guest's driver tells of a GPU: `utilization` in percent, the memory in bytes, `temperature` in degrees
     Celsius. None is what it does not tell."""
 
@@ -35,7 +35,7 @@ class Told:
     temperature: int | None
 
 
-def told(ended: Ended) -> Mapping[PCIAddress, Told]:
+def parse_output(ended: Ended) -> Mapping[PCIAddress, GPUReading]:
     """Return what nvidia-smi has said with ARGUMENTS, by the GPU's address in the guest. Refusal if it has failed, or
     says anything else."""
     text = ended.out.decode("ascii", errors="backslashreplace")
@@ -45,7 +45,7 @@ def told(ended: Ended) -> Mapping[PCIAddress, Told]:
         ]
         how = f"signal {ended.signal} has ended it" if ended.signal else f"has ended with {ended.code}"
         raise _refusal(f"{how}{f': {words}' if words else ''}", "see in the guest what its driver lacks")
-    gpus: dict[PCIAddress, Told] = {}
+    gpus: dict[PCIAddress, GPUReading] = {}
     for address, gpu in map(_gpu, _lines(text)):
         if address in gpus:
             raise _refusal(f"tells of {address} twice", "see in the guest which nvidia-smi that is")
@@ -53,7 +53,7 @@ def told(ended: Ended) -> Mapping[PCIAddress, Told]:
     return gpus
 
 
-def other_driver(found: Mapping[PCIAddress, Told], fabric_manager: str | None) -> str:
+def other_driver(found: Mapping[PCIAddress, GPUReading], fabric_manager: str | None) -> str:
     """Return a line if a driver in the guest has another version than the Fabric Manager; empty if none has, or the
     manager's is not known."""
     others = sorted({gpu.driver_version for gpu in found.values()} - {fabric_manager})
@@ -72,7 +72,7 @@ def _lines(text: str) -> Iterator[str]:
     return (line for line in lines if line.strip())
 
 
-def _gpu(line: str) -> tuple[PCIAddress, Told]:
+def _gpu(line: str) -> tuple[PCIAddress, GPUReading]:
     values = [value.strip() for value in line.split(",")]
     address = address_or_none(values[0])
     if len(values) != len(_FIELDS) or address is None or not is_version(values[1]):
@@ -80,7 +80,7 @@ def _gpu(line: str) -> tuple[PCIAddress, Told]:
     utilization, used, total, temperature = (_number(value, line) for value in values[2:])
     if (utilization or 0) > 100 or (temperature or 0) > 1000:
         raise _nonsense(line)
-    return address, Told(values[1], utilization, _bytes(used), _bytes(total), temperature)
+    return address, GPUReading(values[1], utilization, _bytes(used), _bytes(total), temperature)
 
 
 def _number(value: str, line: str) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from launcher.runtime.guest import asked, words_of
+from launcher.runtime.guest import asking_libvirt, words_of
 from program.errors import Refusal
 
 # By libvirt's numbers (virDomainState, https://libvirt.org/html/libvirt-libvirt-domain.html): virsh's word for a state,
@@ -38,7 +38,7 @@ class VMState:
 
 
 def state(domain: Any) -> VMState:
-    with asked("tell the domain's state"):
+    with asking_libvirt("tell the domain's state"):
         number, reason = domain.state()
     if number >= len(_STATES):
         return VMState("unknown", "unknown")
@@ -55,7 +55,7 @@ class Screenshot:
 
     def read(self) -> bytes:
         """Return the next part, at most 64 KiB; empty at the end."""
-        with asked("read the screenshot"):
+        with asking_libvirt("read the screenshot"):
             part = bytes(self.stream.recv(_PART))
             if not part:
                 self.stream.finish()
@@ -63,13 +63,13 @@ class Screenshot:
 
     def close(self) -> None:
         """Leave the rest of the stream unread."""
-        with suppress(Refusal), asked("leave the screenshot"):
+        with suppress(Refusal), asking_libvirt("leave the screenshot"):
             self.stream.abort()
 
 
 def xml(domain: Any) -> str:
     """Return the domain's XML as it is now, without secrets."""
-    with asked("tell the domain's XML"):
+    with asking_libvirt("tell the domain's XML"):
         return str(domain.XMLDesc())
 
 
@@ -82,20 +82,20 @@ def has_agent(domain: Any) -> bool | None:
 def pause(domain: Any) -> None:
     """Stop the domain's virtual CPUs, unless it is paused already."""
     if state(domain).state != "paused":
-        with asked("pause the domain"):
+        with asking_libvirt("pause the domain"):
             domain.suspend()
 
 
 def resume(domain: Any) -> None:
     """Let the domain's virtual CPUs run, unless it runs already."""
     if state(domain).state != "running":
-        with asked("resume the domain"):
+        with asking_libvirt("resume the domain"):
             domain.resume()
 
 
 def reset(domain: Any) -> None:
     """Press the domain's reset button: the guest is not asked, and its firmware starts anew."""
-    with asked("reset the domain"):
+    with asking_libvirt("reset the domain"):
         domain.reset()
 
 
@@ -122,7 +122,7 @@ def screenshot(domain: Any) -> Screenshot:
     model = _devices(domain).find("video/model")
     if model is None or model.get("type") == "none":
         raise _no_screen()
-    with asked("take a screenshot"):
+    with asking_libvirt("take a screenshot"):
         stream = domain.connect().newStream()
         return Screenshot(str(domain.screenshot(stream, 0)), stream)
 

@@ -26,7 +26,7 @@ from launcher.runtime.sockets import readiness, socket_directory
 from launcher.runtime.suspension import Suspension
 from launcher.runtime.user import let_lock
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
-from launcher.vm.volumes.media import made, refuse_links
+from launcher.vm.volumes.media import making_media, refuse_links
 from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def run(plan: RunPlan, vm: VM, served: AbstractContextManager[None], ahead: Ahea
             if its is not None and its.is_done_here():
                 return Ending.SUSPENDED
             lost = partial(vm.events.put, Ending.FILES_LOST)
-            with _files(plan) as ready, virtiofs.served(plan.shares, lost):
+            with _files(plan) as ready, virtiofs.serving_shares(plan.shares, lost):
                 return _live(plan, vm, ready, ahead, its)
         finally:
             vm.becomes(Phase.ENDED)
@@ -95,7 +95,7 @@ def _files(plan: RunPlan) -> Iterator[Ready]:
     """Make what the domain needs and libvirt does not make."""
     root = root_of(plan.uri)
     with (
-        made(plan.needs),
+        making_media(plan.needs),
         called_for_passt(root, plan.passt) if root is not None and plan.passt is not None else nullcontext(),
         socket_directory(plan.sockets) if has_qemu_here(plan.uri) else nullcontext(),
         repeated(root, plan.domain) if root is not None else nullcontext(),
@@ -151,7 +151,10 @@ class _Session:
                 return
             guest.refuse_unknown_names(connection, plan.xml)
             refuse_links(plan.needs)
-            with guest.defined(connection, plan.xml, vm) as domain, credentials.kept(domain, plan.credentials):
+            with (
+                guest.defined(connection, plan.xml, vm) as domain,
+                credentials.keeping_credentials(domain, plan.credentials),
+            ):
                 guest.give_iommufd(domain, plan.xml, self._ahead.iommufd)
                 vm.events.put(Defined(domain))
                 self._left.wait()
@@ -166,7 +169,7 @@ def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead, its: Suspension | N
         if isinstance(domain, Ending):
             return domain
         _log.info("%s is defined on %s", plan.domain, plan.uri, extra={"domain": plan.domain})
-        with vm.having(domain):
+        with vm.holding_domain(domain):
             try:
                 return _start(domain, plan, vm, its) or _stay(domain, plan, vm, ready, its)
             finally:

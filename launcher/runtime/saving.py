@@ -10,7 +10,7 @@ from xml.sax.saxutils import quoteattr
 import libvirt
 import libvirt_qemu
 
-from launcher.runtime.guest import asked, qemu_of
+from launcher.runtime.guest import asking_libvirt, qemu_of
 from launcher.runtime.memory_file import NAMESPACE, PREFIX, GuestMark, MemoryFile, processor_in
 from launcher.vm.versions import kernel_version as version_in
 from program.errors import Refusal
@@ -22,7 +22,7 @@ _HIBERNATE = "the guest's own hibernation may keep what is in it"
 
 def kept_back(domain: Any) -> Iterator[Problem]:
     """Yield a problem for each reason for which QEMU cannot save this domain now. Refusal if it does not tell."""
-    with asked("ask QEMU whether it can save the domain"):
+    with asking_libvirt("ask QEMU whether it can save the domain"):
         answer = json.loads(libvirt_qemu.qemuMonitorCommand(domain, json.dumps({"execute": "query-migrate"}), 0))
     for reason in answer.get("return", {}).get("blocked-reasons", ()):
         yield Problem("QEMU", f"cannot save the guest: {str(reason)[:300]}", _HIBERNATE)
@@ -46,7 +46,7 @@ def save(domain: Any, file: Path, mark: GuestMark) -> None:
     This is a snapshot of its memory alone: virDomainSave writes the same, and then ends QEMU, before anybody can see to
     it that the file is on disk.
     """
-    with asked("save the domain"):
+    with asking_libvirt("save the domain"):
         live = libvirt.VIR_DOMAIN_AFFECT_LIVE
         domain.setMetadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, mark.element(), PREFIX, NAMESPACE, live)
         disks = ElementTree.fromstring(domain.XMLDesc()).iterfind("devices/disk/target")  # noqa: S314 libvirt's
@@ -59,13 +59,13 @@ def save(domain: Any, file: Path, mark: GuestMark) -> None:
 def progress(domain: Any) -> int:
     """Return how many bytes of the guest's memory are done by now, of a domain that is being saved. Refusal if libvirt
     does not tell."""
-    with asked("tell how far it is"):
+    with asking_libvirt("tell how far it is"):
         return int(domain.jobStats().get("memory_processed", 0))
 
 
 def break_off(domain: Any) -> None:
     """Have libvirt give up saving the domain."""
-    with asked("give up saving the domain"):
+    with asking_libvirt("give up saving the domain"):
         domain.abortJob()
 
 
@@ -92,6 +92,6 @@ def restore(domain: Any, xml: str, memory: MemoryFile) -> GuestMark | None:
             "resume it on a node with the same processor, or give the next VM cpu.model host-model or a named one",
         )
     fix = "resume it with the manifest that it was suspended with, or remove the file to have the guest start anew"
-    with asked(f"resume the guest of {memory.whole}", fix):
+    with asking_libvirt(f"resume the guest of {memory.whole}", fix):
         domain.connect().restoreFlags(str(memory.whole), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED)
     return mark

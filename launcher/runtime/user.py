@@ -45,7 +45,7 @@ def asked_for(arguments: Sequence[str]) -> Handover | None:
     return Handover(int(users[-1]), tuple(map(Path, given)), tuple(limits))
 
 
-def become(handover: Handover) -> None:
+def switch_user(handover: Handover) -> None:
     """Give the files to the user, raise the limits, and become the user, unless this process is that user already.
 
     Files that are missing and limits that cannot be raised are passed over: launcher.pipeline.this_pod says what the
@@ -84,7 +84,7 @@ def raise_limits(names: Iterable[str]) -> None:
                 resource.setrlimit(number, (value, value))
 
 
-def become_owner_of(path: Path) -> None:
+def switch_to_owner_of(path: Path) -> None:
     """If this process is root, become the owner of the file, if it exists: in a container root has no CAP_DAC_OVERRIDE,
     and may not open another user's files."""
     try:
@@ -92,7 +92,7 @@ def become_owner_of(path: Path) -> None:
     except OSError:
         return
     if os.geteuid() == 0 != owner:
-        become(Handover(owner))
+        switch_user(Handover(owner))
 
 
 def let_lock(needed: int) -> int | None:

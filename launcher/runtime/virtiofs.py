@@ -29,7 +29,9 @@ _ENDING = 3.0  # seconds to end by itself, since QEMU has hung up
 
 
 @contextmanager
-def served(shares: Iterable[Share], lost: Callable[[], object], program: str = paths.VIRTIOFSD) -> Iterator[None]:
+def serving_shares(
+    shares: Iterable[Share], lost: Callable[[], object], program: str = paths.VIRTIOFSD
+) -> Iterator[None]:
     """Serve each share to QEMU. `lost` is called, in a thread, when a virtiofsd ends before QEMU does. Raise Refusal,
     with nothing left, if one cannot be started.
     """

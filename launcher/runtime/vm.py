@@ -175,7 +175,7 @@ class VM:
         self.happened()
 
     @contextmanager
-    def having(self, domain: Any) -> Iterator[None]:
+    def holding_domain(self, domain: Any) -> Iterator[None]:
         """Have domain() return this one."""
         self._domain = domain
         try:

@@ -49,7 +49,7 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
     """Read the node whose /sys and /proc these are; without `proc`, the values from there are None."""
     faults: list[Fault] = []
 
-    def seen(read: Callable[[Path], T], root: Path | None) -> T | None:
+    def value_of(read: Callable[[Path], T], root: Path | None) -> T | None:
         if root is None:
             return None
         try:
@@ -59,22 +59,22 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
             faults.append(Fault(f"proc/{fault.path}", fault.wrong) if root is proc else fault)
             return None
 
-    functions = seen(lambda sys: names(sys, DEVICES), sys)
+    functions = value_of(lambda sys: names(sys, DEVICES), sys)
     return Platform(
-        iommus=tuple(seen(lambda sys: names(sys, IOMMUS), sys) or ()),
-        iommu_tables=seen(_iommu_tables, sys),
-        interrupt_remapping=seen(_interrupt_remapping, sys),
-        unsafe_interrupts=seen(_unsafe_interrupts, sys),
-        noiommu_mode=seen(lambda sys: _switch(sys, NOIOMMU_MODE), sys),
-        drivers=seen(_drivers, sys),
+        iommus=tuple(value_of(lambda sys: names(sys, IOMMUS), sys) or ()),
+        iommu_tables=value_of(_iommu_tables, sys),
+        interrupt_remapping=value_of(_interrupt_remapping, sys),
+        unsafe_interrupts=value_of(_unsafe_interrupts, sys),
+        noiommu_mode=value_of(lambda sys: _switch(sys, NOIOMMU_MODE), sys),
+        drivers=value_of(_drivers, sys),
         tells_resets=any(os.path.exists(sys / DEVICES / name / "reset_method") for name in functions or ()),
-        cpu_vendor=seen(lambda proc: _of_the_first_cpu(proc, "vendor_id"), proc),
-        is_arm=seen(_is_arm, proc),
+        cpu_vendor=value_of(lambda proc: _of_the_first_cpu(proc, "vendor_id"), proc),
+        is_arm=value_of(_is_arm, proc),
         has_device_tree=os.path.exists(sys / DEVICE_TREE),
-        virtual_machine=seen(_virtual_machine, proc),
-        command_line=seen(_command_line, proc),
-        memlock=seen(_memlock, proc),
-        transparent=seen(read_transparent, sys) or TransparentPages(),
+        virtual_machine=value_of(_virtual_machine, proc),
+        command_line=value_of(_command_line, proc),
+        memlock=value_of(_memlock, proc),
+        transparent=value_of(read_transparent, sys) or TransparentPages(),
         faults=tuple(faults),
     )
 

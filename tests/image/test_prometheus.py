@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from launcher.metrics.listener import served
+from launcher.metrics.listener import serving_metrics
 from launcher.runtime.vm import Phase
 from program.ports import HTTPPort
 from tests.conftest import Machine
@@ -90,7 +90,7 @@ def test_the_alerts_fire_and_each_query_of_the_dashboard_has_an_answer(
         running_cluster(short_dir, sys) as cluster,
         cluster.driver(_CONFIG, "--state", tmp_path, "--metrics", f"127.0.0.1:{of_plugin}"),
         living(planned) as (vm, changes, _),
-        served(HTTPPort("127.0.0.1", of_vm), vm, with_card, sys),
+        serving_metrics(HTTPPort("127.0.0.1", of_vm), vm, with_card, sys),
         prometheus(tmp_path, {"": of_plugin, "lab/vm": of_vm}) as asked,
     ):
         heard(changes, Phase.RUNNING)

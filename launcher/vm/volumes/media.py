@@ -22,7 +22,7 @@ from launcher.vm.volumes.images import (
     refuse_other_files,
     write_iso,
 )
-from launcher.vm.volumes.places import directory, kept, link, refuse_all_but_files, regular_file, renewed, sized
+from launcher.vm.volumes.places import directory, keeping_file, link, refuse_all_but_files, regular_file, renewed, sized
 from program.errors import Refusal
 
 
@@ -119,7 +119,7 @@ Need = Medium | Content | EmptyImage | Overlay | RawDisk | Symlink | Directory |
 
 
 @contextmanager
-def made(needs: Iterable[Need]) -> Iterator[None]:
+def making_media(needs: Iterable[Need]) -> Iterator[None]:
     """Make everything, in this order; files are readable for their owner alone.
 
     Afterwards media, links, directories and images that do not stay are removed. Empty disks and overlays to which the
@@ -184,4 +184,4 @@ def _image(
         if not (stat.S_ISREG(path.lstat().st_mode) and is_qcow2(path)):
             raise Refusal(path, "is there and is no qcow2 image", "take it away, the guest's disk is made there")
         refuse_other_files(path, others)
-    return kept(path, fill)
+    return keeping_file(path, fill)

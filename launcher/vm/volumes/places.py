@@ -57,7 +57,7 @@ def renewed(path: Path, fill: Fill) -> Iterator[None]:
 
 
 @contextmanager
-def kept(path: Path, fill: Fill) -> Iterator[None]:
+def keeping_file(path: Path, fill: Fill) -> Iterator[None]:
     """Make a file that the guest will write, unless it exists.
 
     Afterwards it stays, for the next start in the same pod; if it was made here and not written to, it is removed.

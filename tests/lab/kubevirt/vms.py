@@ -29,10 +29,10 @@ _SECOND = f"""
 from pathlib import Path
 from launcher.hook.api import v1alpha3_pb2
 from launcher.hook.calls import Callbacks, Info
-from launcher.hook.sidecar import served
+from launcher.hook.sidecar import serve_until_stopped
 async def says(domain, vmi):
     return domain.replace(b">None</entry>", b">{SECOND_SAYS}</entry>")
-served(Path("/var/run/kubevirt-hooks/second.sock"), [Info(), Callbacks(v1alpha3_pb2, says)])
+serve_until_stopped(Path("/var/run/kubevirt-hooks/second.sock"), [Info(), Callbacks(v1alpha3_pb2, says)])
 """
 SECOND: Mapping[str, Any] = {"image": build.LAUNCHER, "command": ["python3", "-c", _SECOND]}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import libvirt
 
-from launcher.control.listener import served
+from launcher.control.listener import serving_control
 from tests.bench.process import cpu_seconds
 from tests.launcher.control.serving import on_test_driver
 from tests.processes import ROOT
@@ -90,7 +90,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     libvirt.registerErrorHandler(lambda context, error: None, None)  # as launcher.runtime.guest does
     names: dict[str, object]
-    with on_test_driver(directory) as vm, served(socket, vm):
+    with on_test_driver(directory) as vm, serving_control(socket, vm):
         names = {"vm": vm}
         for line in sys.stdin:
             exec(line, names)

@@ -10,7 +10,7 @@ from typing import Any
 
 import libvirt
 
-from launcher.control.listener import served
+from launcher.control.listener import serving_control
 from launcher.runtime.vm import VM, Phase, VMIdentity
 from tests.launcher.control.lines import Caller
 from tests.processes import BIN, ROOT
@@ -48,7 +48,7 @@ def on_test_driver(
     node.write_text(_DOMAIN.format(devices=devices + serial, more=more))
     connection = libvirt.open(f"test://{node}")
     vm = VM(IDENTITY, {bus: 2 * bus for bus in range(10)}, asks_nvidia_smi=asks_nvidia_smi)
-    with vm.having(connection.lookupByName("lab_vm")):
+    with vm.holding_domain(connection.lookupByName("lab_vm")):
         vm.becomes(Phase.RUNNING)
         yield vm
     connection.close()
@@ -57,7 +57,7 @@ def on_test_driver(
 @contextmanager
 def called(path: Path, vm: VM) -> Iterator[Caller]:
     """The VM served there, and a caller."""
-    with served(path, vm):
+    with serving_control(path, vm):
         yield Caller(path)
 
 

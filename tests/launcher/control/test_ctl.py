@@ -23,7 +23,7 @@ import pytest
 from launcher.commands.ctl import filesystem_row, lines_of, user_row
 from launcher.control import gpus, messages
 from launcher.control.client import ask, ask_for_all
-from launcher.control.listener import served
+from launcher.control.listener import serving_control
 from launcher.runtime.agent import GuestFilesystem, GuestInfo, GuestInterface, GuestUser
 from launcher.runtime.vm import VM, Phase, StopRequested
 from program.errors import Refusal
@@ -43,7 +43,7 @@ def path(short_dir: Path) -> Path:
 @pytest.fixture
 def vm(tmp_path: Path, path: Path, short_dir: Path) -> Iterator[VM]:
     """One that runs and is served."""
-    with on_test_driver(tmp_path, console=short_dir / "virt-serial0") as vm, served(path, vm):
+    with on_test_driver(tmp_path, console=short_dir / "virt-serial0") as vm, serving_control(path, vm):
         yield vm
 
 
@@ -64,7 +64,7 @@ def test_a_state_is_one_line(gpu_launcher: Command, path: Path, vm: VM) -> None:
 def test_a_vm_that_starts_has_a_state_too(gpu_launcher: Command, path: Path) -> None:
     vm = VM(IDENTITY)
     vm.becomes(Phase.STARTING)
-    with served(path, vm):
+    with serving_control(path, vm):
         assert gpu_launcher("ctl", "state", "--socket", path).stdout == "lab/vm: starting\n"
 
 
@@ -86,7 +86,7 @@ def test_a_stop_is_asked_for(gpu_launcher: Command, path: Path, vm: VM, action: 
 
 
 def test_what_the_vm_does_not_allow_now_is_one_line_and_1(gpu_launcher: Command, path: Path) -> None:
-    with served(path, VM(IDENTITY)):
+    with serving_control(path, VM(IDENTITY)):
         for action in ("pause", "xml", "console"):
             result = gpu_launcher("ctl", action, "--socket", path)
             assert result.stderr == ("gpu-launcher: lab/vm: is preparing; ask again when it is running\n")
@@ -316,7 +316,7 @@ def test_the_cards_of_a_guest_that_is_not_asked_are_told(
 ) -> None:
     sysfs = tmp_path / "sys"
     write(sysfs / "bus/pci/devices/0000:41:00.0", _FUNCTION)
-    with on_test_driver(tmp_path, devices=CARDS) as vm, served(path, vm):
+    with on_test_driver(tmp_path, devices=CARDS) as vm, serving_control(path, vm):
         result = gpu_launcher("ctl", "guest", "gpus", "--socket", path, "--sysfs", sysfs)
         told = json.loads(gpu_launcher("ctl", "guest", "gpus", "--json", "--socket", path, "--sysfs", sysfs).stdout)
     assert result.stdout == (
@@ -403,9 +403,10 @@ def test_events_that_end_without_the_vm_are_an_error(path: Path, tmp_path: Path)
     """The launcher was killed."""
     program = (
         "import pathlib, time\n"
-        "from launcher.control.listener import served\n"
+        "from launcher.control.listener import serving_control\n"
         "from launcher.runtime.vm import VM, VMIdentity\n"
-        f"with served(pathlib.Path({str(path)!r}), VM(VMIdentity('lab', 'vm', ''))): print(flush=True); time.sleep(60)"
+        f"with serving_control(pathlib.Path({str(path)!r}), VM(VMIdentity('lab', 'vm', ''))):\n"
+        "    print(flush=True); time.sleep(60)"
     )
     with started(sys.executable, "-c", program, stdout=subprocess.PIPE) as launcher:
         assert launcher.stdout is not None
@@ -539,7 +540,7 @@ def test_a_console_that_nobody_serves_is_one_line_and_1(gpu_launcher: Command, p
 
 
 def test_a_vm_without_a_serial_port_has_no_console(gpu_launcher: Command, path: Path, tmp_path: Path) -> None:
-    with on_test_driver(tmp_path) as vm, served(path, vm):
+    with on_test_driver(tmp_path) as vm, serving_control(path, vm):
         result = gpu_launcher("ctl", "console", "--socket", path)
     assert result.stderr == (
         "gpu-launcher: the VM: has no serial console; leave autoattachSerialConsole: false out of its manifest\n"

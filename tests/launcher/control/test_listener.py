@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.control.listener import served
+from launcher.control.listener import serving_control
 from launcher.runtime.vm import VM, Phase, VMIdentity
 from program.errors import Refusal
 from tests.launcher.control.lines import END, Caller, raw
@@ -34,13 +34,13 @@ def is_answered(call: Caller) -> bool:
 
 def test_the_socket_is_its_users_alone_and_nothing_is_left(short_dir: Path, vm: VM) -> None:
     path = short_dir / "run" / "sockets" / "launcher-sock"
-    with served(path, vm):
+    with serving_control(path, vm):
         assert stat.filemode(path.stat().st_mode) == "srw-------"
     assert list(short_dir.iterdir()) == []
 
 
 def test_a_directory_that_was_there_stays(short_dir: Path, vm: VM) -> None:
-    with served(short_dir / "sock", vm):
+    with serving_control(short_dir / "sock", vm):
         pass
     assert short_dir.is_dir()
 
@@ -48,9 +48,9 @@ def test_a_directory_that_was_there_stays(short_dir: Path, vm: VM) -> None:
 def test_who_asks_nothing_pays_for_no_imports(short_dir: Path) -> None:
     program = (
         "import sys, pathlib\n"
-        "from launcher.control.listener import served\n"
+        "from launcher.control.listener import serving_control\n"
         "from launcher.runtime.vm import VM, VMIdentity\n"
-        f"with served(pathlib.Path({str(short_dir / 'sock')!r}), VM(VMIdentity('lab', 'vm', ''))): pass\n"
+        f"with serving_control(pathlib.Path({str(short_dir / 'sock')!r}), VM(VMIdentity('lab', 'vm', ''))): pass\n"
         "assert not {'asyncio', 'libvirt', 'launcher.control.messages'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
@@ -58,7 +58,10 @@ def test_who_asks_nothing_pays_for_no_imports(short_dir: Path) -> None:
 
 def test_a_launcher_that_serves_there_is_left_alone(short_dir: Path, vm: VM) -> None:
     with called(short_dir / "sock", vm) as call:
-        with pytest.raises(Refusal, match="sock: another launcher serves there"), served(short_dir / "sock", vm):
+        with (
+            pytest.raises(Refusal, match="sock: another launcher serves there"),
+            serving_control(short_dir / "sock", vm),
+        ):
             pass
         assert is_answered(call)
 
@@ -77,7 +80,7 @@ def test_something_else_that_is_there_stays(short_dir: Path, vm: VM, make: Calla
     make(short_dir / "sock")
     with (
         pytest.raises(Refusal, match="something is there that is no socket, and stays"),
-        served(short_dir / "sock", vm),
+        serving_control(short_dir / "sock", vm),
     ):
         pass
     assert os.path.lexists(short_dir / "sock")
@@ -89,7 +92,7 @@ def test_a_place_that_no_socket_can_be_at_is_said(short_dir: Path, vm: VM) -> No
         (short_dir / "file" / "sock", f"cannot make {short_dir}/file: File exists"),
         (short_dir / ("x" * 108), "cannot listen there: AF_UNIX path too long"),
     ):
-        with pytest.raises(Refusal) as error, served(path, vm):
+        with pytest.raises(Refusal) as error, serving_control(path, vm):
             pass
         assert str(error.value) == (
             f"{path}: {why}; expected a place for the control socket, name another with --socket"
@@ -100,10 +103,10 @@ def test_a_launcher_that_can_have_no_thread_says_so(short_dir: Path) -> None:
     """The kernel has no memory for its stack."""
     program = (
         "import pathlib, resource, threading\n"
-        "from launcher.control.listener import served\n"
+        "from launcher.control.listener import serving_control\n"
         "from launcher.runtime.vm import VM, VMIdentity\n"
         "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, -1)); threading.stack_size(8 << 30)\n"
-        f"with served(pathlib.Path({str(short_dir / 'sock')!r}), VM(VMIdentity('lab', 'vm', ''))): pass"
+        f"with serving_control(pathlib.Path({str(short_dir / 'sock')!r}), VM(VMIdentity('lab', 'vm', ''))): pass"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert result.stderr.splitlines()[-1] == (
@@ -122,7 +125,7 @@ def test_of_launchers_that_find_a_stale_socket_at_once_one_serves(short_dir: Pat
     def launch() -> None:
         start.wait()
         try:
-            with served(short_dir / "sock", VM(IDENTITY)):
+            with serving_control(short_dir / "sock", VM(IDENTITY)):
                 served_by.append(1)
                 done.wait(30)
         except Refusal:
@@ -142,14 +145,14 @@ def test_of_launchers_that_find_a_stale_socket_at_once_one_serves(short_dir: Pat
 def test_a_directory_that_somebody_locks_is_not_waited_for(short_dir: Path, vm: VM) -> None:
     locked = os.open(short_dir, os.O_RDONLY)
     fcntl.flock(locked, fcntl.LOCK_EX)
-    with pytest.raises(Refusal, match="is locked by another process"), served(short_dir / "sock", vm):
+    with pytest.raises(Refusal, match="is locked by another process"), serving_control(short_dir / "sock", vm):
         pass
     os.close(locked)
 
 
 def test_another_launchers_socket_is_not_removed(short_dir: Path, vm: VM) -> None:
     path = short_dir / "sock"
-    with served(path, vm):
+    with serving_control(path, vm):
         path.unlink()  # somebody tidied up
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(str(path))
@@ -192,7 +195,7 @@ def test_a_caller_that_does_not_wait_for_its_answers_is_forgotten(
     short_dir: Path, vm: VM, leave: Callable[[socket.socket], object]
 ) -> None:
     before = threading.active_count()
-    with served(short_dir / "sock", vm), raw(short_dir / "sock") as caller:
+    with serving_control(short_dir / "sock", vm), raw(short_dir / "sock") as caller:
         caller.ask("events")
         assert caller.line() is not None
         assert len(vm._subscribers) == 1
@@ -203,7 +206,7 @@ def test_a_caller_that_does_not_wait_for_its_answers_is_forgotten(
 
 def test_a_reader_that_sleeps_costs_a_bounded_memory_and_hears_what_it_lost(short_dir: Path, vm: VM) -> None:
     """A process of its own, stopped meanwhile; what it finds unread is what the socket and 256 changes hold."""
-    with served(short_dir / "sock", vm):
+    with serving_control(short_dir / "sock", vm):
         arguments = ["-m", "launcher", "ctl", "events", "--json", "--socket", str(short_dir / "sock")]
         with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE) as reader:
             assert reader.stdout is not None
@@ -220,7 +223,7 @@ def test_a_reader_that_sleeps_costs_a_bounded_memory_and_hears_what_it_lost(shor
 
 
 def test_the_end_is_heard_by_whoever_watches(short_dir: Path, vm: VM) -> None:
-    with served(short_dir / "sock", vm):
+    with serving_control(short_dir / "sock", vm):
         watching = Caller(short_dir / "sock").stream("events")
         next(watching)
         vm.becomes(Phase.ENDED)
@@ -242,8 +245,8 @@ class Slow:
 def test_a_request_that_is_at_work_at_the_end_is_answered(short_dir: Path, vm: VM) -> None:
     vm.becomes(Phase.RUNNING)
     domain = Slow()
-    with vm.having(domain), ExitStack() as stack:
-        with served(short_dir / "sock", vm):
+    with vm.holding_domain(domain), ExitStack() as stack:
+        with serving_control(short_dir / "sock", vm):
             caller = stack.enter_context(raw(short_dir / "sock"))
             caller.ask("xml")
             assert domain.is_asked.wait(allowed(5))
@@ -252,7 +255,7 @@ def test_a_request_that_is_at_work_at_the_end_is_answered(short_dir: Path, vm: V
 
 
 def test_who_waits_for_ever_does_not_hold_up_the_end(short_dir: Path, vm: VM) -> None:
-    with served(short_dir / "sock", vm), raw(short_dir / "sock"), raw(short_dir / "sock") as watching:
+    with serving_control(short_dir / "sock", vm), raw(short_dir / "sock"), raw(short_dir / "sock") as watching:
         watching.ask("events")
         assert watching.line() is not None
         ending = time.monotonic()

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from launcher.control.listener import served
+from launcher.control.listener import serving_control
 from launcher.runtime.embedded import root_of
 from launcher.runtime.events import Ending
 from launcher.runtime.vm import Phase
@@ -36,7 +36,7 @@ def test_a_guest_is_typed_to_paused_reset_and_killed(
         assert (result.stderr, result.returncode) == ("", 0)
         return result.stdout
 
-    with living(planned) as (vm, changes, endings), served(path, vm):
+    with living(planned) as (vm, changes, endings), serving_control(path, vm):
         heard(changes, Phase.RUNNING)
         with ctl("console", path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
             keyboard = process.stdin
@@ -76,7 +76,7 @@ def test_a_guests_screen_is_seen_as_a_picture_and_by_vnc(
         assert (result.stdout, result.stderr, result.returncode) == ("", "", 0)
         return file.read_bytes()
 
-    with living(planned) as (vm, changes, _), served(path, vm):
+    with living(planned) as (vm, changes, _), serving_control(path, vm):
         heard(changes, Phase.RUNNING)
         until(lambda: values_of(screenshot(picture)) > 1)  # SeaBIOS has written something
         assert gpu_launcher("ctl", "screenshot", tmp_path / "screen.ppm", "--socket", path).returncode == 1
@@ -131,7 +131,7 @@ def test_a_kill_ends_a_guest_whose_qemu_answers_nothing_any_more(
     root = root_of(embedded_uri)
     assert root is not None
     planned = plan(tmp_path, embedded_uri, kernel=kernels.IGNORES, grace=600)
-    with living(planned) as (vm, changes, endings), served(path, vm), ExitStack() as stack:
+    with living(planned) as (vm, changes, endings), serving_control(path, vm), ExitStack() as stack:
         heard(changes, Phase.RUNNING)
         os.kill(int((root / "run/qemu/default_vm.pid").read_text()), signal.SIGSTOP)
         asking = [stack.enter_context(ctl("reset", path, stderr=subprocess.PIPE)) for _ in range(6)]

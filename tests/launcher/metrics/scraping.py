@@ -8,10 +8,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from launcher.metrics.families import families, text_of
 from launcher.metrics.gpus import GuestAnswer
-from launcher.metrics.listener import served
+from launcher.metrics.listener import serving_metrics
 from launcher.metrics.samples import DomainNames, DomainSample, PodSample
 from launcher.runtime.hostdevs import Hostdev
-from launcher.runtime.nvidia_smi import Told
+from launcher.runtime.nvidia_smi import GPUReading
 from launcher.runtime.operations import VMState
 from launcher.runtime.vm import VM, Phase
 from pci.address import PCIAddress
@@ -43,7 +43,7 @@ def whole_page() -> str:
     domain = DomainSample(VMState("running", "booted"), numbers | _NUMBERS, agent=False)
     card = PCIAddress(0, 1, 0, 0)
     pod = PodSample({"worker": 1}, 1, {card: Errors(0, 0, 0)})
-    gpus = GuestAnswer(1, {card: Told("580.126.09", 34, 1 << 30, 2 << 30, 41)})
+    gpus = GuestAnswer(1, {card: GPUReading("580.126.09", 34, 1 << 30, 2 << 30, 41)})
     return text_of(
         families(Phase.RUNNING, domain, pod, DomainNames({}, (Hostdev("ua-gpu-gpu1", str(card), card),)), gpus)
     )
@@ -66,5 +66,5 @@ _NUMBERS = {
 @contextmanager
 def scraping(vm: VM, xml: str, sys: Path) -> Iterator[Callable[[], Scrape]]:
     port = free_port()
-    with served(HTTPPort("127.0.0.1", port), vm, xml, sys):
+    with serving_metrics(HTTPPort("127.0.0.1", port), vm, xml, sys):
         yield lambda: scraped(port)

@@ -12,7 +12,7 @@ from launcher.metrics.downward import guest_metrics, host_metrics, refreshed
 from launcher.runtime.vm import Phase
 from launcher.vm import paths
 from launcher.vm.facts import Facts
-from launcher.vm.volumes.media import made
+from launcher.vm.volumes.media import making_media
 from launcher.vm.volumes.vhostmd import SIZE, Metric, disk_of, text_of, write_text
 from tests.launcher import kernels
 from tests.launcher.cases import case
@@ -121,7 +121,7 @@ def test_the_guests_numbers_are_libvirts() -> None:
 def test_the_disk_is_there_from_the_start_and_gone_at_the_end(tmp_path: Path) -> None:
     vmi = read_manifest(case("downward-metrics").vm)
     disk = paths.below(tmp_path, paths.DOWNWARD_METRICS)
-    with made(needed(vmi, Facts(), tmp_path)):
+    with making_media(needed(vmi, Facts(), tmp_path)):
         assert read(disk.read_bytes()) == {}
     assert not disk.exists()
 

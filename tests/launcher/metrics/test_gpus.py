@@ -13,7 +13,7 @@ from launcher.metrics.families import families, text_of
 from launcher.metrics.gpus import GuestAnswer, Questions
 from launcher.metrics.samples import DomainNames, PodSample
 from launcher.runtime.hostdevs import hostdevs_in
-from launcher.runtime.nvidia_smi import Told
+from launcher.runtime.nvidia_smi import GPUReading
 from launcher.runtime.vm import Phase
 from pci.address import PCIAddress
 from program.errors import Refusal
@@ -22,7 +22,7 @@ from tests.launcher.metrics.scraping import read, scraping
 from tests.launcher.runtime.test_nvidia_smi import SAID
 from tests.waiting import allowed, until
 
-GPU = Told("580.126.09", 34, 10444 << 20, 81559 << 20, 41)
+GPU = GPUReading("580.126.09", 34, 10444 << 20, 81559 << 20, 41)
 FIRST, OTHER = PCIAddress(0, 2, 0, 0), PCIAddress(0, 9, 0, 0)
 DEVICES = hostdevs_in(ElementTree.fromstring(f"<domain><devices>{CARDS}</devices></domain>"), {1: 2, 2: 4})
 
@@ -46,7 +46,7 @@ def test_each_of_the_vms_own_gpus_has_its_numbers_in_base_units_and_a_time() -> 
 
 
 def test_what_the_driver_does_not_tell_is_missing_and_all_of_it_after_a_refusal() -> None:
-    found = told(GuestAnswer(1, {PCIAddress(0, 4, 0, 0): Told("550.54", None, None, None, None)}))
+    found = told(GuestAnswer(1, {PCIAddress(0, 4, 0, 0): GPUReading("550.54", None, None, None, None)}))
     of_vgpu = ("guest_gpu_info", "my-vgpu", "7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0", "550.54")
     assert found == {("guest_tells_gpus",): 1, ("guest_gpus_timestamp_seconds",): 1, of_vgpu: 1}
     assert told(GuestAnswer(1, None)) == {("guest_tells_gpus",): 0}
@@ -94,8 +94,8 @@ def test_an_answer_has_its_time_and_is_not_asked_for_again_before_it_is_old() ->
     questions = Questions(guest)
     began = time.time()
     found = answered(questions)
-    assert found.told is not None
-    assert found.told[PCIAddress(0, 7, 0, 0)] == GPU
+    assert found.gpus is not None
+    assert found.gpus[PCIAddress(0, 7, 0, 0)] == GPU
     assert began <= found.time <= time.time()
     for _ in range(3):
         questions.begin()
@@ -120,10 +120,10 @@ def test_a_program_that_does_not_end_is_no_answer_and_is_not_started_beside_itse
     questions = Questions(guest, apart=0, within=allowed(0.1))
     guest.may_end.clear()
     for _ in range(3):
-        assert answered(questions).told is None
+        assert answered(questions).gpus is None
     assert guest.starts == 1
     guest.may_end.set()
-    assert answered(questions).told is not None
+    assert answered(questions).gpus is not None
     assert guest.starts == 2
 
 
@@ -138,12 +138,12 @@ def test_after_a_refusal_the_next_question_begins_anew() -> None:
         return guest(text)
 
     questions = Questions(ask, apart=0, within=allowed(0.1))
-    assert answered(questions).told is None
+    assert answered(questions).gpus is None
     refused.set()
-    assert answered(questions).told is None
+    assert answered(questions).gpus is None
     refused.clear()
     guest.may_end.set()
-    assert answered(questions).told is not None
+    assert answered(questions).gpus is not None
     assert guest.starts == 2
 
 
@@ -151,13 +151,13 @@ def test_a_guest_that_invents_versions_makes_16_series_at_most_and_is_asked_no_m
     versions = count(1)
     guest = Guest(lambda: SAID.replace(b"580.126.09", b"1.%d" % next(versions)))
     questions = Questions(guest, apart=0)
-    assert [answered(questions).told is not None for _ in range(17)] == [True] * 16 + [False]
+    assert [answered(questions).gpus is not None for _ in range(17)] == [True] * 16 + [False]
     # It would give 100,000 answers, each with versions that count as seen: 270 MiB a day of the launcher's memory.
     for _ in range(100_000):
         questions.begin()
     assert (guest.starts, next(versions)) == (17, 18)
     assert questions.answer is not None
-    assert questions.answer.told is None
+    assert questions.answer.gpus is None
 
 
 def test_a_guest_without_an_agent_tells_nothing_and_one_that_must_not_be_asked_is_not_asked(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from launcher.metrics.families import families, text_of
-from launcher.metrics.listener import served
-from launcher.metrics.samples import DomainNames, DomainSample, PodSample, seen
+from launcher.metrics.listener import serving_metrics
+from launcher.metrics.samples import DomainNames, DomainSample, PodSample, sample_pod
 from launcher.runtime.operations import VMState
 from launcher.runtime.vm import VM, Phase
 from pci.address import PCIAddress
@@ -84,7 +84,7 @@ def test_the_kernel_tells_of_processes_the_container_and_the_cards_errors(copied
     (sys / "bus/pci/devices/0000:01:00.1/aer_dev_fatal").write_bytes(b"\xff")
     (sys / "fs/cgroup").mkdir(parents=True)
     (sys / "fs/cgroup/memory.current").write_text("1048576\n")
-    pod = seen(sys, Path("/proc"), [PCIAddress(0, bus, 0, function) for bus in (1, 0xE1) for function in (0, 1)])
+    pod = sample_pod(sys, Path("/proc"), [PCIAddress(0, bus, 0, function) for bus in (1, 0xE1) for function in (0, 1)])
     assert (pod.container, pod.errors) == (1 << 20, {CARD: Errors(3, 0, 0)})
     assert 0 < pod.resident["worker"] < 1 << 34
     found = told(Phase.RUNNING, None, pod)
@@ -116,7 +116,7 @@ class _Silent:
 def test_a_libvirt_that_does_not_answer_is_asked_once_and_waited_for_no_longer_than_a_scrape(tmp_path: Path) -> None:
     vm, silent = VM(IDENTITY), _Silent()
     vm.becomes(Phase.RUNNING)
-    with vm.having(silent), scraping(vm, XML, tmp_path) as scrape:
+    with vm.holding_domain(silent), scraping(vm, XML, tmp_path) as scrape:
         for _ in range(2):
             found = scrape()
             assert (found[("sees_libvirt",)], found[("vm_state", "running", "", "")]) == (0, 1)
@@ -142,10 +142,11 @@ def test_whoever_scrapes_without_a_pause_gets_two_pages_a_second(tmp_path: Path)
 def test_whoever_scrapes_nothing_pays_for_no_imports() -> None:
     program = (
         "import sys, pathlib\n"
-        "from launcher.metrics.listener import served\n"
+        "from launcher.metrics.listener import serving_metrics\n"
         "from launcher.runtime.vm import VM, VMIdentity\n"
         "from program.ports import HTTPPort\n"
-        "with served(HTTPPort('127.0.0.1', 0), VM(VMIdentity('lab', 'vm', '')), '', pathlib.Path('/sys')): pass\n"
+        "vm, sys_ = VM(VMIdentity('lab', 'vm', '')), pathlib.Path('/sys')\n"
+        "with serving_metrics(HTTPPort('127.0.0.1', 0), vm, '', sys_): pass\n"
         "assert not {'h11', 'asyncio', 'libvirt'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -156,7 +157,7 @@ def test_a_port_that_is_taken_is_refused_by_its_flag(tmp_path: Path) -> None:
         port = HTTPPort("127.0.0.1", taken.getsockname()[1])
         with (
             pytest.raises(Refusal, match=rf"--metrics {port}: cannot serve there: Address already in use"),
-            served(port, VM(IDENTITY), "", tmp_path),
+            serving_metrics(port, VM(IDENTITY), "", tmp_path),
         ):
             pass
 

@@ -21,7 +21,7 @@ from launcher.vm.memory.checks import memlock
 from launcher.vm.network.checks import privileged
 from launcher.vm.network.guest import attached
 from launcher.vm.spec import VirtualMachineInstance
-from launcher.vm.volumes.media import Brought, Directory, EmptyImage, Overlay, Symlink, made
+from launcher.vm.volumes.media import Brought, Directory, EmptyImage, Overlay, Symlink, making_media
 from pci.sysfs.functions import read_host
 from program.errors import ProgramError, Refusal, UserError
 from tests.conftest import Command, Machine
@@ -129,11 +129,11 @@ def test_what_the_guest_writes_over_an_image_is_gone_with_the_vm(tmp_path: Path)
     image = tmp_path / "raw.img"
     image.write_bytes(bytes(1 << 20))
     overlay = Overlay(tmp_path / "state/disk.qcow2", image, "raw", stays=False)
-    with made([overlay]):
+    with making_media([overlay]):
         with overlay.path.open("r+b") as written:
             written.seek(4096)
             written.write(b"the guest's")
-        with made([overlay]):
+        with making_media([overlay]):
             assert b"the guest's" not in overlay.path.read_bytes()
     assert not overlay.path.parent.exists()
 
@@ -167,7 +167,7 @@ def test_what_a_guest_writes_into_its_raw_disk_is_never_opened_as_what_it_looks_
     disk = tmp_path / "x.img"
     disk.write_bytes(bytes(1024))
     path = _vm(tmp_path, "pvc")
-    with made(_start(path, tmp_path, (f"pvc={disk}",)).needs):
+    with making_media(_start(path, tmp_path, (f"pvc={disk}",)).needs):
         disk.write_bytes(b"QFI\xfb\0\0\0\x03\0\0\0\0\0\0\0\x68".ljust(1024, b"\0"))  # with a backing file
     start = _start(path, tmp_path, (f"pvc={disk}",))
     assert start.xml is not None, start.errors

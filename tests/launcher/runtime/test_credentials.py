@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.runtime import guest
-from launcher.runtime.credentials import Keeper, kept
+from launcher.runtime.credentials import Keeper, keeping_credentials
 from launcher.vm.credentials.files import AgentCredential
 from program.errors import Refusal
 from tests.launcher.guests import a_vm
@@ -100,5 +100,5 @@ def test_no_password_and_no_key_is_in_the_log(keeper: Keeper, caplog: pytest.Log
 def test_libvirt_tells_of_the_agent_as_long_as_it_is_asked_to(tmp_path: Path) -> None:
     with guest.connected("test:///default", a_vm()) as connection:
         domain = connection.lookupByName("test")
-        with kept(domain, (AgentCredential("team", tmp_path, ("root",)),)):
+        with keeping_credentials(domain, (AgentCredential("team", tmp_path, ("root",)),)):
             assert domain.isActive()

@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.runtime.agent import Ended
-from launcher.runtime.nvidia_smi import Told, other_driver, told
+from launcher.runtime.nvidia_smi import GPUReading, other_driver, parse_output
 from pci.address import PCIAddress
 from program.errors import Refusal
 
@@ -16,15 +16,15 @@ def said(out: bytes, code: int = 0, err: bytes = b"", signal: int = 0) -> Ended:
 
 
 def test_each_gpu_is_told_by_its_address_in_the_guest() -> None:
-    assert told(said(SAID)) == {
-        PCIAddress(0, 7, 0, 0): Told("580.126.09", 34, 10444 << 20, 81559 << 20, 41),
-        PCIAddress(0, 8, 0, 0): Told("580.126.09", None, 0, 81559 << 20, None),
+    assert parse_output(said(SAID)) == {
+        PCIAddress(0, 7, 0, 0): GPUReading("580.126.09", 34, 10444 << 20, 81559 << 20, 41),
+        PCIAddress(0, 8, 0, 0): GPUReading("580.126.09", None, 0, 81559 << 20, None),
     }
-    assert told(said(b"\r\n")) == {}
+    assert parse_output(said(b"\r\n")) == {}
 
 
 def test_a_driver_of_another_version_than_the_fabric_manager_is_a_line() -> None:
-    found = told(said(SAID))
+    found = parse_output(said(SAID))
     assert other_driver(found, "580.126.09") == other_driver(found, None) == other_driver({}, "580.126.09") == ""
     assert other_driver(found, "580.159.03") == (
         "the guest's driver is 580.126.09, and the Fabric Manager of this node 580.159.03: CUDA fails with error 802 "
@@ -53,5 +53,5 @@ def test_a_driver_of_another_version_than_the_fabric_manager_is_a_line() -> None
 )  # fmt: skip
 def test_anything_else_is_a_refusal_of_one_line(ended: Ended, wrong: str) -> None:
     with pytest.raises(Refusal, match=f"nvidia-smi in the guest: .*{wrong}") as refusal:
-        told(ended)
+        parse_output(ended)
     assert len(str(refusal.value)) < 500

@@ -15,13 +15,13 @@ from tests.processes import ROOT
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
 
-_BECOME = """
+_SWITCH = """
 import os, sys
 from program.errors import Refusal
-from launcher.runtime.user import asked_for, become
+from launcher.runtime.user import asked_for, switch_user
 handover = asked_for(sys.argv[1:])
 try:
-    become(handover)
+    switch_user(handover)
 except Refusal as refusal:
     sys.exit(str(refusal))
 os.stat("/proc/self/fd"), os.listdir("/proc/self/fd")
@@ -32,7 +32,7 @@ print([line for line in open("/proc/self/status") if line.startswith(("CapEff", 
 
 def became(*arguments: str, within: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*within, sys.executable, "-c", _BECOME, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        [*within, sys.executable, "-c", _SWITCH, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
 
@@ -119,8 +119,8 @@ def test_who_is_that_user_already_has_nothing_to_hand_over() -> None:
     assert became("--user=107", "--give=/dev", within=("setpriv", "--reuid=107", "--clear-groups")).returncode == 0
 
 
-_BECOME_OWNER = "import os, sys; from pathlib import Path; from launcher.runtime.user import become_owner_of\n"
-_BECOME_OWNER += "become_owner_of(Path(sys.argv[1])); print(os.getuid())"
+_SWITCH_TO_OWNER = "import os, sys; from pathlib import Path; from launcher.runtime.user import switch_to_owner_of\n"
+_SWITCH_TO_OWNER += "switch_to_owner_of(Path(sys.argv[1])); print(os.getuid())"
 
 
 def test_the_owner_of_a_file_is_not_who_owns_what_a_link_leads_to(tmp_path: Path) -> None:
@@ -131,5 +131,5 @@ def test_the_owner_of_a_file_is_not_who_owns_what_a_link_leads_to(tmp_path: Path
     link.symlink_to(socket)
     os.chown(link, 1000, 1000, follow_symlinks=False)
     for path, user in ((socket, "107"), (link, "1000")):
-        call = [sys.executable, "-c", _BECOME_OWNER, str(path)]
+        call = [sys.executable, "-c", _SWITCH_TO_OWNER, str(path)]
         assert subprocess.check_output(call, cwd=ROOT, text=True) == f"{user}\n"

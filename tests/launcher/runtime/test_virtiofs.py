@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runtime.virtiofs import forget, served
+from launcher.runtime.virtiofs import forget, serving_shares
 from launcher.vm.volumes.media import Share
 from program.errors import Refusal
 from tests.waiting import until
@@ -43,7 +43,7 @@ def test_it_serves_the_directory_on_the_socket_and_nothing_is_left(
     share: Share, program: Programs, short_dir: Path
 ) -> None:
     lost = threading.Event()
-    with served([share], lost.set, program(f'echo "$@" > {short_dir}/arguments; exec sleep 60')):
+    with serving_shares([share], lost.set, program(f'echo "$@" > {short_dir}/arguments; exec sleep 60')):
         until(lambda: (short_dir / "arguments").exists() and (short_dir / "arguments").read_text() != "")
         words = (short_dir / "arguments").read_text().split()
         assert words[0].startswith("--fd=")
@@ -59,7 +59,7 @@ def test_it_serves_the_directory_on_the_socket_and_nothing_is_left(
 
 def test_what_the_guest_may_not_write_is_read_only(share: Share, program: Programs, short_dir: Path) -> None:
     to_read = Share(share.name, share.directory, share.socket, read_only=True)
-    with served([to_read], print, program(f'echo "$@" > {short_dir}/arguments; exec sleep 60')):
+    with serving_shares([to_read], print, program(f'echo "$@" > {short_dir}/arguments; exec sleep 60')):
         until(lambda: (short_dir / "arguments").exists() and "--readonly" in (short_dir / "arguments").read_text())
 
 
@@ -72,7 +72,7 @@ def test_an_end_that_nobody_wanted_is_told_with_its_last_words(
 ) -> None:
     caplog.set_level("INFO")
     lost = threading.Event()
-    with served([share], lost.set, program(commands)):
+    with serving_shares([share], lost.set, program(commands)):
         assert lost.wait(10)
         assert f"the guest has lost the volume data: virtiofsd is gone, {how}" in caplog.messages
         if "echo" in commands:
@@ -83,13 +83,15 @@ def test_an_end_that_nobody_wanted_is_told_with_its_last_words(
 
 def test_an_end_after_qemus_is_as_it_should_be(share: Share, program: Programs, short_dir: Path) -> None:
     lost = threading.Event()
-    with served([share], lost.set, program(f"touch {short_dir}/ended; exit 0")):
+    with serving_shares([share], lost.set, program(f"touch {short_dir}/ended; exit 0")):
         until(lambda: (short_dir / "ended").exists())
         assert not lost.wait(0.3)
 
 
 def test_one_that_does_not_end_when_it_is_told_to_is_killed(share: Share, program: Programs, short_dir: Path) -> None:
-    with served([share], print, program(f"trap '' TERM; echo $$ > {short_dir}/pid; while :; do sleep 0.1; done")):
+    with serving_shares(
+        [share], print, program(f"trap '' TERM; echo $$ > {short_dir}/pid; while :; do sleep 0.1; done")
+    ):
         until(lambda: (short_dir / "pid").exists() and (short_dir / "pid").read_text() != "")
     with pytest.raises(ProcessLookupError):
         os.kill(int((short_dir / "pid").read_text()), 0)
@@ -98,14 +100,14 @@ def test_one_that_does_not_end_when_it_is_told_to_is_killed(share: Share, progra
 def test_of_two_of_which_the_second_cannot_be_started_nothing_is_left(share: Share, program: Programs) -> None:
     long = Share("long", share.directory, share.socket.with_name("x" * 120), read_only=False)
     wrong = "virtiofsd cannot be started for the volume 'long': AF_UNIX path too long"
-    with pytest.raises(Refusal, match=wrong), served([share, long], print, program("exec sleep 60")):
+    with pytest.raises(Refusal, match=wrong), serving_shares([share, long], print, program("exec sleep 60")):
         pass
     assert not share.socket.parent.exists()
 
 
 def test_a_program_that_is_not_there_is_named(share: Share) -> None:
     wrong = "/nowhere/virtiofsd: is not there, and serves the guest's file systems; install virtiofsd"
-    with pytest.raises(Refusal, match=wrong), served([share], print, "/nowhere/virtiofsd"):
+    with pytest.raises(Refusal, match=wrong), serving_shares([share], print, "/nowhere/virtiofsd"):
         pass
     assert not share.socket.parent.exists()
 
@@ -116,7 +118,7 @@ def test_what_a_killed_launcher_has_left_is_in_nobodys_way_and_can_be_taken_away
     share.socket.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(share.socket))
-    with served([share], print, program("exec sleep 60")):
+    with serving_shares([share], print, program("exec sleep 60")):
         assert share.socket.is_socket()
     share.socket.touch()
     forget([share])

@@ -25,7 +25,7 @@ def domain() -> Iterator[Any]:
 def test_a_vm_has_its_domain_from_define_to_undefine(vm: VM, domain: Any) -> None:
     with pytest.raises(Refusal, match="default/vm: is preparing, and not defined"):
         vm.domain()
-    with vm.having(domain):
+    with vm.holding_domain(domain):
         vm.becomes(Phase.RUNNING)
         assert vm.domain().name() == "test"
     vm.becomes(Phase.ENDED)

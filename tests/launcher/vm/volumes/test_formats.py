@@ -10,7 +10,7 @@ from launcher.vm.facts import Facts
 from launcher.vm.paths import below
 from launcher.vm.spec import VirtualMachineInstance
 from launcher.vm.volumes.images import format_of
-from launcher.vm.volumes.media import made
+from launcher.vm.volumes.media import making_media
 from program.errors import Refusal
 from tests.launcher.vm.volumes.pods import needed, put, qemu_img, vmi_with
 
@@ -83,7 +83,7 @@ def test_a_qcow2_image_in_a_claim_is_no_raw_disk(tmp_path: Path) -> None:
 
 
 def started(vmi: VirtualMachineInstance, root: Path) -> None:
-    with made(needed(vmi, Facts(), root)):
+    with making_media(needed(vmi, Facts(), root)):
         pass
 
 
@@ -129,6 +129,6 @@ def test_a_mark_is_set_on_no_link(tmp_path: Path) -> None:
     file = below(tmp_path, paths.disk_image("data"))
     file.unlink()
     file.symlink_to(other)
-    with pytest.raises(Refusal, match="leads out of its volume"), made(needs):
+    with pytest.raises(Refusal, match="leads out of its volume"), making_media(needs):
         pass
     assert os.listxattr(other) == []

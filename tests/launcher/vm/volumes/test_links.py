@@ -14,7 +14,7 @@ from launcher.vm.paths import below
 from launcher.vm.volumes.checks import volumes
 from launcher.vm.volumes.files import needs_of
 from launcher.vm.volumes.images import OtherFiles, other_files
-from launcher.vm.volumes.media import made, refuse_links
+from launcher.vm.volumes.media import making_media, refuse_links
 from program.errors import Refusal
 from tests.launcher.vm.volumes.pods import SIZE, needed, put, qcow2, qemu_img, vmi_with
 
@@ -117,7 +117,7 @@ def test_a_link_within_a_volume_is_its_own_affair(root: Path, tmp_path: Path) ->
     qcow2(below(root, f"{paths.image_volume('v')}/images/one.qcow2"))
     (below(root, paths.image_volume("v")) / "a").symlink_to("images/one.qcow2")
     vmi = vmi_with(tmp_path, FILES["an image's path"][0], domain=f"    {_KERNELS}\n")
-    with made(needed(vmi, Facts(), root)):
+    with making_media(needed(vmi, Facts(), root)):
         assert below(root, paths.container_disk(0)).resolve().name == "one.qcow2"
     assert list(volumes(vmi.spec, Facts(), root, needs_of(vmi, Facts(), root).needs)) == []
 
@@ -125,13 +125,13 @@ def test_a_link_within_a_volume_is_its_own_affair(root: Path, tmp_path: Path) ->
 def test_what_has_become_a_link_since_the_vm_was_planned_is_refused_then(root: Path, tmp_path: Path) -> None:
     disk = put(root, paths.disk_image("v"), bytes(SIZE))
     needs = needed(vmi_with(tmp_path, FILES["a claim"][0]), Facts(), root)
-    with made(needs):
+    with making_media(needs):
         refuse_links(needs)
         disk.unlink()
         disk.symlink_to(tmp_path / "outside" / "qemu.conf")
         with pytest.raises(Refusal, match=r"the volume 'v': .*/disk\.img leads out of its volume, to "):
             refuse_links(needs)
-    with pytest.raises(Refusal, match="leads out of its volume"), made(needs):
+    with pytest.raises(Refusal, match="leads out of its volume"), making_media(needs):
         pass
 
 
@@ -209,14 +209,14 @@ def test_a_disk_that_was_changed_to_read_another_file_is_not_the_guests(
     """By a QEMU that the guest had taken over, before the container's restart."""
     qcow2(below(root, paths.image_volume("system")) / "disk" / "disk.qcow2")
     needs = needed(vmi_with(tmp_path, *_DISKS), Facts(), root)
-    with made(needs):
+    with making_media(needs):
         pass
     file = below(root, place)
     file.parent.mkdir(parents=True)
     names = {"outside": str(tmp_path / "outside" / "qemu.conf"), "image": str(below(root, _IMAGE))}
     arguments = [argument.format(**names) for argument in other]
     qemu_img("create", "-q", "-u", "-f", "qcow2", *arguments, file, str(SIZE))
-    with pytest.raises(Refusal) as refused, made(needs):
+    with pytest.raises(Refusal) as refused, making_media(needs):
         pass
     fix = "take it away, the guest's disk is made there"
     assert str(refused.value) == f"{file}: is not what was made here: it has {said.format(**names)}; {fix}"

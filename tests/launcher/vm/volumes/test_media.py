@@ -22,7 +22,7 @@ from launcher.vm.paths import below
 from launcher.vm.spec import VirtualMachineInstance
 from launcher.vm.volumes.files import credentials_of, shares_of
 from launcher.vm.volumes.images import output
-from launcher.vm.volumes.media import Share, made
+from launcher.vm.volumes.media import Share, making_media
 from program.errors import Refusal
 from tests.launcher.cases import Case, cases
 from tests.launcher.vm.volumes.pods import (
@@ -54,7 +54,7 @@ def root(tmp_path: Path) -> Path:
 
 def prepared(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> AbstractContextManager[None]:
     # Through a pickle, as from the process that reads the manifest to the one that stays.
-    return made(pickle.loads(pickle.dumps(needed(vmi, facts, root))))
+    return making_media(pickle.loads(pickle.dumps(needed(vmi, facts, root))))
 
 
 def refusal(vmi: VirtualMachineInstance, root: Path, facts: Facts | None = None) -> str:
@@ -565,11 +565,11 @@ from pathlib import Path
 from program.errors import Refusal
 from launcher.vm.facts import Facts
 from tests.launcher.vms import read_manifest
-from launcher.vm.volumes.media import made
+from launcher.vm.volumes.media import making_media
 from launcher.vm.volumes.files import needs_of
 from launcher.vm.volumes.images import output
 try:
-    with made(needs_of(read_manifest(Path(sys.argv[1])), Facts(), Path(sys.argv[2])).needs):
+    with making_media(needs_of(read_manifest(Path(sys.argv[1])), Facts(), Path(sys.argv[2])).needs):
         print("prepared")
 except Refusal as refusal:
     print(refusal)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vm.volumes.places import kept, link, sized
+from launcher.vm.volumes.places import keeping_file, link, sized
 from program.errors import Refusal
 
 
@@ -15,7 +15,10 @@ def test_a_disk_that_somebody_else_makes_meanwhile_is_theirs(tmp_path: Path) -> 
         file.write_bytes(b"ours")
         disk.write_bytes(b"theirs")
 
-    with pytest.raises(Refusal, match="cannot be made: File exists; something else is in the way"), kept(disk, fill):
+    with (
+        pytest.raises(Refusal, match="cannot be made: File exists; something else is in the way"),
+        keeping_file(disk, fill),
+    ):
         pass
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("disk.qcow2", b"theirs")]
 
