@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.manifest.identity import known_in
 from launcher.manifest.parser import given_in
-from launcher.pipeline.described_pod import Elsewhere
+from launcher.pipeline.described_pod import DescribedPod
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import start_of
 from launcher.vm.facts import Facts
@@ -42,7 +42,7 @@ def render(
     text = manifest if isinstance(manifest, str) else _text(manifest)
     given = given_in(text, known_in(environ, None))
     pod = Pod(environ=environ, sysfs=None if sysfs is None else Path(sysfs), offline=True)
-    start = start_of(given.instance, pod, Elsewhere(given=Facts(block=given.block)))
+    start = start_of(given.instance, pod, DescribedPod(given=Facts(block=given.block)))
     if start.errors:
         raise together(start.errors)
     assert start.xml is not None, "nothing was refused"

@@ -13,7 +13,7 @@ from launcher.commands.local import Local, located
 from launcher.commands.options import VMArgument
 from launcher.pipeline.pod import SYS
 from launcher.pipeline.start import Start, start_of
-from launcher.pipeline.this_pod import Here
+from launcher.pipeline.this_pod import ThisPod
 from launcher.runtime.capabilities import broken_emulation, broken_kvm, names_in
 from launcher.runtime.embedded import is_taken, root_of
 from launcher.runtime.own_user import start_over
@@ -61,9 +61,9 @@ def check(
     root = root_of(uri)
     # Also if it is paused, and so not ready: nobody else uses its cards.
     guest_runs = root is not None and is_taken(root)
-    here = Here(uri=uri, emulation=flags.emulation, dev=dev, guest_runs=guest_runs, own=own)
-    start = start_of(given.instance, pod, here)
-    findings = worst_first([*start.all_findings, *_of_libvirt(start, here)])
+    place = ThisPod(uri=uri, emulation=flags.emulation, dev=dev, guest_runs=guest_runs, own=own)
+    start = start_of(given.instance, pod, place)
+    findings = worst_first([*start.all_findings, *_of_libvirt(start, place)])
     if as_json:
         print_text(written.as_json(findings))
     else:
@@ -72,23 +72,23 @@ def check(
     raise typer.Exit(worst(findings).exit_code)
 
 
-def _of_libvirt(start: Start, here: Here) -> list[Finding]:
+def _of_libvirt(start: Start, place: ThisPod) -> list[Finding]:
     """What libvirt and QEMU here are too old for, or do not know. The embedded driver is not connected to: its root may
     be the running guest's."""
     try:
         from launcher.runtime.guest import library_version, unknown_names_at, versions_at
 
         program = f"qemu-system-{start.guest.qemu_architecture}"
-        root = root_of(here.uri)
-        libvirt, qemu = versions_at(here.uri) if root is None else (library_version(), qemu_version(program))
+        root = root_of(place.uri)
+        libvirt, qemu = versions_at(place.uri) if root is None else (library_version(), qemu_version(program))
         findings = list(versions(start.newer, libvirt, qemu))
-        if here.guest_runs:
+        if place.guest_runs:
             return findings  # it shows that they are there, and what would ask QEMU needs memory of the guest's
         if start.xml is None or (root is not None and qemu is None):
             why = "there is no QEMU here" if start.xml is not None else "the errors above leave no domain to look at"
             return [*findings, _not_looked_at(why)]
         if root is None:
-            return [*findings, *_errors(unknown_names_at(here.uri, start.xml))]
+            return [*findings, *_errors(unknown_names_at(place.uri, start.xml))]
         return [*findings, *_of_qemu(start, start.xml, root, program)]
     except Refusal as refusal:
         return _errors(refusal.problems)

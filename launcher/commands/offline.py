@@ -9,7 +9,7 @@ import typer
 
 from launcher.commands.answers import clear
 from launcher.commands.options import BlockVolume, Emulation, GPUFlag, VMFlags, one_vm, refuse_other_volumes
-from launcher.pipeline.described_pod import Elsewhere
+from launcher.pipeline.described_pod import DescribedPod
 from launcher.pipeline.pod import pod_of, with_gpus
 from launcher.pipeline.start import Start, start_of
 from launcher.vm.cpu.facts import cpuset_of_flag
@@ -97,7 +97,7 @@ def offline(flags: Offline) -> Start:
     refuse_other_volumes([vmi], named)
     interfaces = _pod_interfaces(vmi.spec, flags.network_status)
     facts = replace(facts, block=facts.block | given.block, pod_interfaces=interfaces)
-    start = start_of(vmi, pod, Elsewhere(given=facts, libvirt=version))
+    start = start_of(vmi, pod, DescribedPod(given=facts, libvirt=version))
     clear(start, given)
     return start
 

@@ -16,7 +16,7 @@ from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_other_volumes
 from launcher.fields.quantity import parse_amount, written
 from launcher.manifest.parser import Given
-from launcher.pipeline.start import tried
+from launcher.pipeline.start import attempt
 from launcher.pod.controllers import Kind, Run, pod_spec
 from launcher.pod.documents import documents
 from launcher.pod.metadata import FLAG, annotation_prefix
@@ -196,10 +196,10 @@ def pod(
     for given in vms:
         refused: list[ProgramError] = []
         if dra:
-            tried(partial(refuse_unknown_ids, given.instance.metadata.annotations.selection, found), refused)
+            attempt(partial(refuse_unknown_ids, given.instance.metadata.annotations.selection, found), refused)
         block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
         made += (
-            tried(
+            attempt(
                 partial(
                     objects,
                     given,

@@ -13,7 +13,7 @@ from launcher.commands.answers import clear
 from launcher.commands.local import Local, located
 from launcher.manifest.identity import NODE
 from launcher.pipeline.start import Start, start_of
-from launcher.pipeline.this_pod import Here
+from launcher.pipeline.this_pod import ThisPod
 from launcher.runtime.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.user import LIMITS, asked_for
@@ -65,7 +65,7 @@ def run(
     _refuse_what_was_not_done(flags)
     given, pod, uri, own = located(flags)
     control = socket or _control_socket(uri, root_of(uri))
-    start = start_of(given.instance, pod, Here(uri=uri, emulation=flags.emulation, own=own))
+    start = start_of(given.instance, pod, ThisPod(uri=uri, emulation=flags.emulation, own=own))
     try:
         clear(start, given)
     except errors.UserError as error:

@@ -19,7 +19,7 @@ _SYSFS = "--sysfs, with devices/system/cpu and devices/system/node of the node, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elsewhere:
+class DescribedPod:
     """The facts that flags give, and the version of libvirt that the domain is for, None for any."""
 
     given: Facts
@@ -47,7 +47,7 @@ class Elsewhere:
     def machines(self, guest: Guest) -> frozenset[str] | None:
         return None
 
-    def judged(self, start: Start) -> Start:
+    def complete(self, start: Start) -> Start:
         """Add what the reader of a printed domain has to know."""
         if start.xml is None:
             return start
@@ -59,4 +59,4 @@ class Elsewhere:
         of_versions = (Finding(severity, problem) for problem in problems)
         other = foreign(start.guest.machine)
         of_machine = [] if other is None else [Finding(Severity.WARNING, other)]
-        return start.having((*not_whole(start.cards, start.host), *of_machine, *of_versions))
+        return start.with_findings((*not_whole(start.cards, start.host), *of_machine, *of_versions))

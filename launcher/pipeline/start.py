@@ -85,7 +85,7 @@ class Start:
         errors = (Finding(Severity.ERROR, problem) for error in self.refused for problem in error.problems)
         return worst_first((*errors, *self.findings))
 
-    def having(self, findings: Iterable[Finding], refused: Iterable[ProgramError] = ()) -> "Start":
+    def with_findings(self, findings: Iterable[Finding], refused: Iterable[ProgramError] = ()) -> "Start":
         """Return the start with these findings and errors as well."""
         each_once = tuple(dict.fromkeys((*self.findings, *findings)))
         return replace(self, findings=each_once, refused=(*self.refused, *refused))
@@ -104,7 +104,7 @@ class Surroundings(Protocol):
     def machines(self, guest: Guest) -> frozenset[str] | None:
         """Return the names of QEMU's machines; None if unknown."""
 
-    def judged(self, start: Start) -> Start:
+    def complete(self, start: Start) -> Start:
         """Return the start with what this place adds to it."""
 
 
@@ -116,26 +116,26 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
     refused: list[ProgramError] = []
     facts, findings = around.facts(vmi.spec, guest, pod)
     entries = vmi.spec.domain.devices.entries
-    host = tried(partial(host_in, entries, pod), refused)
+    host = attempt(partial(host_in, entries, pod), refused)
     sees_host = not refused
-    tried(partial(refuse_without_dra, vmi.metadata.annotations.selection, entries), refused)
+    attempt(partial(refuse_without_dra, vmi.metadata.annotations.selection, entries), refused)
     cards, left_over, are_all = _cards(vmi, pod, host, facts, refused)
-    tried(partial(refuse_grace, cards, host), refused)
-    facts = replace(facts, bars=tried(partial(read_bars, pod.sysfs, cards), refused) or {})
-    placed = tried(partial(_pinned, guest, pod, around, facts), refused) if sees_host else None
+    attempt(partial(refuse_grace, cards, host), refused)
+    facts = replace(facts, bars=attempt(partial(read_bars, pod.sysfs, cards), refused) or {})
+    placed = attempt(partial(_pinned, guest, pod, around, facts), refused) if sees_host else None
     facts, pinned, assumptions = placed or (facts, None, ())
     findings = (*assumptions, *findings)
     layout, hole = None, None
     if are_all and (placed is not None or guest.topology == "none"):
-        layout = tried(partial(laid_out, guest, cards, host, facts, pinned), refused)
+        layout = attempt(partial(laid_out, guest, cards, host, facts, pinned), refused)
     if layout is not None:
         hole, warnings = hole_of(guest, layout, facts)
         if not vmi.metadata.annotations.has_hole:
-            hole = tried(partial(without_hole, guest, layout, facts), refused)
+            hole = attempt(partial(without_hole, guest, layout, facts), refused)
         findings = (*findings, *misplaced(layout), *(Finding(Severity.WARNING, each) for each in warnings))
-    devices = tried(partial(guest_devices, vmi.spec, vmi.metadata, guest, cards, facts), refused)
+    devices = attempt(partial(guest_devices, vmi.spec, vmi.metadata, guest, cards, facts), refused)
     asked = vmi.metadata.annotations
-    properties = tried(
+    properties = attempt(
         partial(properties_of, cards, host, in_cliques=asked.in_cliques, maps_bars=asked.maps_bars), refused
     )
     cliques = cliques_in(properties or NO_PROPERTIES)
@@ -170,10 +170,10 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
             *findings,
         ),
     )
-    return around.judged(start)
+    return around.complete(start)
 
 
-def tried(stage: Callable[[], T], refused: list[ProgramError]) -> T | None:
+def attempt(stage: Callable[[], T], refused: list[ProgramError]) -> T | None:
     """Return what the stage makes; if it refuses, add its error to `refused` and return None."""
     try:
         return stage()
@@ -187,7 +187,7 @@ def _cards(
 ) -> tuple[tuple[GuestCard, ...], tuple[LeftOver, ...], bool]:
     """The cards that the guest gets; the devices that nobody gets; and whether no entry lacks its card."""
     entries, claims = vmi.spec.domain.devices.entries, vmi.spec.resourceClaims
-    given = [tried(partial(_allocated, claims, pod, facts, entry), refused) for entry in entries]
+    given = [attempt(partial(_allocated, claims, pod, facts, entry), refused) for entry in entries]
     allocated = {wants: device for each in given if each is not None for wants, device in each.items()}
     claimed = claim(entries, pod.environ, host, allocated)
     refused += claimed.unmet.values()

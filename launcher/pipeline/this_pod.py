@@ -40,7 +40,7 @@ _NETWORK_STATUS_WITHIN = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class ThisPod:
     """Where QEMU is to run: libvirt's URI, `emulation` for QEMU's own CPU instead of KVM, and the directories that
     stand for /, /dev and /proc, None if they are not to be read. `guest_runs`: the VM runs already. `own`: the VM's
     place without a pod; None in one."""
@@ -88,7 +88,7 @@ class Here:
         except UserError as wrong:
             return {}, (Finding(Severity.ERROR, wrong.problem),)
 
-    def judged(self, start: Start) -> Start:
+    def complete(self, start: Start) -> Start:
         """Return the start with what is made on disk and locked for the guest, and all that keeps it from starting.
 
         Raise this process's memlock limit to what has to be locked: that tells whether it can be.
@@ -102,7 +102,7 @@ class Here:
         if root_of(self.uri) is not None:  # another libvirt runs QEMU where this process cannot look
             start = replace(start, locked=to_be_locked(start.guest, start.cards))
             findings += _around_qemu(start, self)
-        return start.having(findings, made.refusals)
+        return start.with_findings(findings, made.refusals)
 
 
 def _sysfs_of(pod: Pod) -> Path:
@@ -110,46 +110,48 @@ def _sysfs_of(pod: Pod) -> Path:
     return pod.sysfs
 
 
-def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
+def _around_qemu(start: Start, place: ThisPod) -> Iterator[Finding]:
     """What would keep a QEMU of this process from running the guest."""
     spec, guest, sysfs = start.vmi.spec, start.guest, _sysfs_of(start.pod)
-    if here.dev is not None and start.host is not None:
+    if place.dev is not None and start.host is not None:
         by_iommufd = start.vmi.metadata.annotations.by_iommufd
-        nodes = read_nodes(here.dev, start.cards, start.host, by_iommufd=by_iommufd)
-        yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs, wording=here.wording)
-    limits = read_limits(sysfs, _text(here.proc, "self/cgroup"))
+        nodes = read_nodes(place.dev, start.cards, start.host, by_iommufd=by_iommufd)
+        yield from in_the_container(start.cards, start.host, nodes, guest_runs=place.guest_runs, wording=place.wording)
+    limits = read_limits(sysfs, _text(place.proc, "self/cgroup"))
     # The image's QEMU aligns BARs as this takes it.
     bars = mapped_bars(
         sum(bar.size for bars in start.facts.bars.values() for bar in bars if not bar.is_io),
-        kernel_version(_text(here.proc, "sys/kernel/osrelease")),
+        kernel_version(_text(place.proc, "sys/kernel/osrelease")),
     )
     beside = sum(part.size for part in overhead(spec, guest, bars))
     takes = (
-        None if here.guest_runs or start.layout is None else allocation(guest, start.layout, transparent_in(start.pod))
+        None if place.guest_runs or start.layout is None else allocation(guest, start.layout, transparent_in(start.pod))
     )
     for finding in (
         None if takes is None else slow_start(guest, takes),
-        None if here.guest_runs else memlock(start.locked, let_lock(start.locked), here.wording),
+        None if place.guest_runs else memlock(start.locked, let_lock(start.locked), place.wording),
         memory(guest, limits.memory, beside, is_pinned=start.locked > 0),
         cpus(guest, limits.cpus),
-        quotes(guest, here.root, here.wording),
-        ports(start.network_cards, _text(here.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
+        quotes(guest, place.root, place.wording),
+        ports(start.network_cards, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
     ):
         if finding is not None:
             yield finding
-    first = _text(here.proc, "sys/net/ipv4/ip_unprivileged_port_start")
+    first = _text(place.proc, "sys/net/ipv4/ip_unprivileged_port_start")
     yield from privileged(start.network_cards, first, is_root=os.geteuid() == 0)
     if guest.page is not None:
-        pools = read_pools(sysfs, guest.page, _text(here.proc, "self/mounts"))
+        pools = read_pools(sysfs, guest.page, _text(place.proc, "self/mounts"))
         cells = start.layout.cells if start.layout is not None else ()
-        yield from hugepages(guest, guest.page, cells, pools, limits, guest_runs=here.guest_runs, wording=here.wording)
-    yield from firmware(guest, read_images(here.root))
+        yield from hugepages(
+            guest, guest.page, cells, pools, limits, guest_runs=place.guest_runs, wording=place.wording
+        )
+    yield from firmware(guest, read_images(place.root))
     called = programs_of(spec, guest)
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
-    yield from volumes(spec, start.facts, here.root, start.needs, here.wording)
-    yield from space(read_rooms(start.needs), here.wording)
-    if start.xml is not None and start.vmi.metadata.annotations.suspend_to and here.own is None:
-        yield from suspendable(start.xml, guest.memory, sysfs, below(here.root, SUSPENDED))
+    yield from volumes(spec, start.facts, place.root, start.needs, place.wording)
+    yield from space(read_rooms(start.needs), place.wording)
+    if start.xml is not None and start.vmi.metadata.annotations.suspend_to and place.own is None:
+        yield from suspendable(start.xml, guest.memory, sysfs, below(place.root, SUSPENDED))
 
 
 def _vfio_nodes(vfio: Path) -> frozenset[str]:

@@ -19,7 +19,7 @@ import typer
 from typer.main import get_command
 
 from launcher.commands.offline import Offline, facts_of
-from launcher.pipeline.described_pod import Elsewhere
+from launcher.pipeline.described_pod import DescribedPod
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import Start, start_of
 from launcher.vm.facts import Facts
@@ -66,7 +66,7 @@ class World:
         if self.network_status is not None:
             statuses = read_status(self.network_status, "--network-status")
             facts = replace(facts, pod_interfaces=attached_to_the_pod(vmi.spec, statuses))
-        return start_of(vmi, self.pod, Elsewhere(given=facts))
+        return start_of(vmi, self.pod, DescribedPod(given=facts))
 
     def xml(self, vm: Path) -> str:
         """The domain's text; the first error, where there is one instead, is raised."""

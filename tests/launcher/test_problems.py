@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import start_of
-from launcher.pipeline.this_pod import Here
+from launcher.pipeline.this_pod import ThisPod
 from launcher.runtime.embedded import DEFAULT_URI
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS
 from program.errors import ProgramError
@@ -67,10 +67,10 @@ def test_of_a_container_with_nothing_in_it(tmp_path: Path, domain: str, devices:
         text += "  networks: [{name: default, pod: {}}]\n"
     vm.write_text(text.replace("{guest: 1Gi}", "{guest: 1Gi, hugepages: {pageSize: 2Mi}}"))
     (tmp_path / "empty").mkdir()
-    here = Here(uri=DEFAULT_URI, root=tmp_path / "empty", dev=tmp_path / "empty", proc=tmp_path / "empty")
+    place = ThisPod(uri=DEFAULT_URI, root=tmp_path / "empty", dev=tmp_path / "empty", proc=tmp_path / "empty")
     sys = FIXTURES / "sysfs" / "two-rtx-3090"
     for value in ("0000:01:00.0", "0000:01:00.0,0000:86:00.0", "0000:86:00.0", "", "x"):
-        start = start_of(read_manifest(vm), Pod(environ={RTX_3090_VARIABLE: value, "PATH": ""}, sysfs=sys), here)
+        start = start_of(read_manifest(vm), Pod(environ={RTX_3090_VARIABLE: value, "PATH": ""}, sysfs=sys), place)
         problems = [finding.problem for finding in start.all_findings]
         assert len(problems) >= 3
         empty = f"{tmp_path}/empty"
@@ -100,10 +100,10 @@ PATHS = [
 def test_of_a_broken_sysfs(breakable: Path, ways: list[Break]) -> None:
     vm = breakable.parent / "vm.yaml"
     vm.write_text(vmi_text(gpus=[("gpu1", RTX_3090)], domain="    cpu: {cores: 2, dedicatedCpuPlacement: true}\n"))
-    here = Here(uri=DEFAULT_URI, emulation=True, root=breakable.parent, dev=breakable.parent, proc=None)
+    place = ThisPod(uri=DEFAULT_URI, emulation=True, root=breakable.parent, dev=breakable.parent, proc=None)
     with broken(breakable, ways):
         pod = Pod(environ={RTX_3090_VARIABLE: "0000:01:00.0"}, sysfs=breakable)
-        start = start_of(read_manifest(vm), pod, here)
+        start = start_of(read_manifest(vm), pod, place)
     assert_are_whole(finding.problem for finding in start.all_findings)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import start_of
-from launcher.pipeline.this_pod import Here
+from launcher.pipeline.this_pod import ThisPod
 from launcher.runtime.embedded import DEFAULT_URI
 from launcher.vm import paths
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS
@@ -141,7 +141,7 @@ def test_run_starts_what_has_warnings_alone(gpu_launcher: Command, machine: Mach
     assert last.startswith("ERROR libvirt: cannot be reached at test:///nothing: ")
 
 
-def findings(vm: Path, sys: Path, environ: dict[str, str], place: Here) -> tuple[Finding, ...]:
+def findings(vm: Path, sys: Path, environ: dict[str, str], place: ThisPod) -> tuple[Finding, ...]:
     return start_of(read_manifest(vm), Pod(environ={"PATH": "/nowhere", **environ}, sysfs=sys), place).all_findings
 
 
@@ -168,7 +168,7 @@ def test_a_container_with_nothing_in_it_lacks_everything_that_the_vm_has(
     sys = write(copied_machine("two-rtx-3090"), {"fs/cgroup/memory.max": "1048576", "fs/cgroup/cpu.max": "1 1"})
     empty = tmp_path / "empty"
     empty.mkdir()
-    place = Here(uri=DEFAULT_URI, root=empty, dev=empty, proc=empty)
+    place = ThisPod(uri=DEFAULT_URI, root=empty, dev=empty, proc=empty)
     found = findings(tmp_path / "vm.yaml", sys, {RTX_3090_VARIABLE: "0000:01:00.0"}, place)
     # This machine may let us raise it.
     subjects = {finding.problem.subject for finding in found} - {"RLIMIT_MEMLOCK"}
@@ -191,7 +191,7 @@ def test_what_the_contents_of_a_volume_lack_is_found_too(machine: Machine, tmp_p
     disks = f"{paths.image_volume('root')}/disk"
     root = write(tmp_path / "root", {f"{disks}/a": bytes(512), f"{disks}/b": bytes(512)})
     vmi(tmp_path, below="  volumes: [{name: root, containerDisk: {image: debian}}]\n")
-    place = Here(uri="qemu:///system", root=root)
+    place = ThisPod(uri="qemu:///system", root=root)
     (found,) = findings(tmp_path / "vm.yaml", machine("rtx-2060"), {}, place)
     assert str(found) == (
         f"the volume 'root': its image has several files in {root}{disks}: a, b; name the disk in containerDisk.path"
@@ -201,7 +201,7 @@ def test_what_the_contents_of_a_volume_lack_is_found_too(machine: Machine, tmp_p
 def test_a_start_that_is_cleared_is_what_the_domain_is_made_of(machine: Machine, tmp_path: Path) -> None:
     dev = make_nodes(machine("rtx-2060"), tmp_path / "dev")
     pod = Pod(environ={RTX_2060_VARIABLE: "0000:01:00.0"}, sysfs=machine("rtx-2060"))
-    start = start_of(read_manifest(ONE_GPU), pod, Here(uri="test:///default", dev=dev))
+    start = start_of(read_manifest(ONE_GPU), pod, ThisPod(uri="test:///default", dev=dev))
     assert start.all_findings == ()
     assert start.layout is not None
     assert (len(start.cards), len(start.layout.seats), start.facts.kvm) == (1, 1, True)
@@ -242,7 +242,7 @@ def test_whatever_is_broken_in_sysfs_every_finding_has_a_fix(breakable: Path, fo
             "{guest: 1Gi}", "{guest: 1Gi, hugepages: {pageSize: 2Mi}}"
         )
     )
-    place = Here(uri=DEFAULT_URI, emulation=True, root=breakable.parent / "root", dev=breakable.parent, proc=None)
+    place = ThisPod(uri=DEFAULT_URI, emulation=True, root=breakable.parent / "root", dev=breakable.parent, proc=None)
     with broken(breakable, found):
         told = findings(vm, breakable, {RTX_3090_VARIABLE: value}, place)
     assert [finding for finding in told if not all(finding.problem)] == []

@@ -11,7 +11,7 @@ from lxml import etree
 from launcher.pipeline.own_machine import own_machine, variables_of
 from launcher.pipeline.pod import Pod, with_gpus
 from launcher.pipeline.start import Start, start_of
-from launcher.pipeline.this_pod import Here
+from launcher.pipeline.this_pod import ThisPod
 from launcher.runtime.embedded import asked_for, root_of, uri_of
 from launcher.vm.cards.checks import OpenedNodes, in_the_container
 from launcher.vm.checks import OWN_MACHINE
@@ -65,8 +65,8 @@ def _place(
 def _start(path: Path, tmp_path: Path, disks: tuple[str, ...] = (), ports: tuple[str, ...] = ()) -> Start:
     vmi = read_manifest(path)
     own = _place(vmi, tmp_path, disks, ports)
-    here = Here(uri=uri_of(own.run), own=own, dev=None, proc=None, emulation=True)
-    return start_of(vmi, Pod(environ={"PATH": os.environ["PATH"]}, sysfs=FIXTURES / "sysfs/rtx-2060"), here)
+    place = ThisPod(uri=uri_of(own.run), own=own, dev=None, proc=None, emulation=True)
+    return start_of(vmi, Pod(environ={"PATH": os.environ["PATH"]}, sysfs=FIXTURES / "sysfs/rtx-2060"), place)
 
 
 def _images(tmp_path: Path) -> dict[str, Path]:
@@ -320,7 +320,7 @@ def test_a_card_that_is_not_ready_says_what_its_user_does(copied_machine: Machin
     bind(sys, "0000:01:00.0", "nvidia")
     own = _place(vmi, tmp_path)
     pod = with_gpus(Pod(environ={"PATH": os.environ["PATH"]}, sysfs=sys), ["01:00.0", "e1:00.0"], vmi)
-    start = start_of(vmi, pod, Here(uri=uri_of(own.run), own=own, dev=dev, proc=None, emulation=True))
+    start = start_of(vmi, pod, ThisPod(uri=uri_of(own.run), own=own, dev=dev, proc=None, emulation=True))
     said = [str(error) for error in start.errors if isinstance(error, ProgramError)]
     assert (
         "gpu 'gpu1': 0000:01:00.0 (VGA, 10de:2204) is bound to nvidia; bind the whole card to vfio-pci: "
@@ -341,7 +341,7 @@ def test_too_few_cpus_and_huge_pages_are_this_machines_and_no_pods(copied_machin
     vmi = read_manifest(path)
     own = _place(vmi, tmp_path)
     pod = Pod(environ={"PATH": os.environ["PATH"]}, sysfs=sys)
-    start = start_of(vmi, pod, Here(uri=uri_of(own.run), own=own, dev=None, proc=None, emulation=True))
+    start = start_of(vmi, pod, ThisPod(uri=uri_of(own.run), own=own, dev=None, proc=None, emulation=True))
     errors = "\n".join(map(str, start.errors))
     assert "and this machine has 2 (0-1); give the guest fewer cores or threads" in errors
     assert "hugepages of 2 MiB: are free for 0 MiB, and the guest has 64 MiB; reserve more as root" in errors
@@ -351,7 +351,7 @@ def test_too_few_cpus_and_huge_pages_are_this_machines_and_no_pods(copied_machin
 def test_permissions_and_limits_say_what_root_does_for_the_user(machine: Machine) -> None:
     vmi, host = read_manifest(FIXTURES / "vms/two-gpus.yaml"), read_host(machine("two-rtx-3090"))
     pod = with_gpus(Pod(environ={}, sysfs=machine("two-rtx-3090")), ["01:00.0", "e1:00.0"], vmi)
-    cards = start_of(vmi, pod, Here(uri="test:///default")).cards
+    cards = start_of(vmi, pod, ThisPod(uri="test:///default")).cards
     nodes = {"vfio/vfio": None, "vfio/11": errno.EACCES, "vfio/71": errno.EBUSY}
     opened = OpenedNodes(opened=nodes, groups=("11", "71"), has_functions=False)
     closed, used = map(str, in_the_container(cards, host, opened, guest_runs=False, wording=OWN_MACHINE))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.pipeline.described_pod import Elsewhere
+from launcher.pipeline.described_pod import DescribedPod
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import Start, start_of
-from launcher.pipeline.this_pod import Here
+from launcher.pipeline.this_pod import ThisPod
 from launcher.vm.facts import Facts
 from tests.conftest import Machine
 from tests.kernel import becomes
@@ -30,7 +30,7 @@ def printed(
 ) -> Start:
     (directory / "vm.yaml").write_text(text)
     pod = Pod(environ=environ, sysfs=sysfs, offline=True)
-    return start_of(read_manifest(directory / "vm.yaml"), pod, Elsewhere(given=facts or Facts()))
+    return start_of(read_manifest(directory / "vm.yaml"), pod, DescribedPod(given=facts or Facts()))
 
 
 @pytest.mark.parametrize("topology", ["none", "numa"])
@@ -138,16 +138,16 @@ def test_hugepages_of_a_node_that_are_too_few_are_found_where_nodes_are_passed_t
     (tmp_path / "vm.yaml").write_text(
         vmi_text(domain=cpu).replace("{guest: 1Gi}", "{guest: 1Gi, hugepages: {pageSize: 2Mi}}")
     )
-    here = Here(uri=f"qemu:///embed?root={tmp_path}", emulation=True, root=tmp_path, dev=None, proc=None)
-    start = start_of(read_manifest(tmp_path / "vm.yaml"), Pod(environ={}, sysfs=sys), here)
+    place = ThisPod(uri=f"qemu:///embed?root={tmp_path}", emulation=True, root=tmp_path, dev=None, proc=None)
+    start = start_of(read_manifest(tmp_path / "vm.yaml"), Pod(environ={}, sysfs=sys), place)
     problems = [finding.problem for finding in start.all_findings]
     said = [problem.wrong for problem in problems if problem.subject == "hugepages of 2 MiB"]
     assert said == ["are free for 0 MiB on NUMA node 1, and the guest has 512 MiB of it"]
 
 
 def test_what_keeps_a_guest_from_being_attested_is_said_before_its_start(machine: Machine, tmp_path: Path) -> None:
-    here = Here(uri=f"qemu:///embed?root={tmp_path}", emulation=True, root=tmp_path, dev=None, proc=None)
-    start = start_of(read_manifest(case("tdx").vm), Pod(environ={}, sysfs=machine("rtx-2060")), here)
+    place = ThisPod(uri=f"qemu:///embed?root={tmp_path}", emulation=True, root=tmp_path, dev=None, proc=None)
+    start = start_of(read_manifest(case("tdx").vm), Pod(environ={}, sysfs=machine("rtx-2060")), place)
     (warning,) = (each for each in start.warnings if each.problem.subject == "/var/run/tdx-qgs/qgs.socket")
     assert "gets no quotes by which a remote party attests it" in warning.problem.wrong
 
@@ -156,7 +156,7 @@ def test_what_libvirt_makes_of_a_disk_is_refused_beside_all_else(machine: Machin
     """What only the domain's elements refuse is a finding of check, and no end of it."""
     (tmp_path / "vm.yaml").write_text(case("discard-granularity").vm.read_text())
     pod = Pod(environ={}, sysfs=machine("rtx-2060"))
-    start = start_of(read_manifest(tmp_path / "vm.yaml"), pod, Here(uri="test:///default", root=tmp_path))
+    start = start_of(read_manifest(tmp_path / "vm.yaml"), pod, ThisPod(uri="test:///default", root=tmp_path))
     (error,) = start.errors
     assert "block" in str(error)
     assert start.xml is None
