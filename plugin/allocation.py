@@ -32,7 +32,7 @@ def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = N
     """
     devices = tuple(_device(snapshot, device_id, resource) for device_id in sorted(set(device_ids)))
     if resource is not None and resource in snapshot.config.whole:
-        every = snapshot.inventory.listed[resource]
+        every = snapshot.inventory.by_resource[resource]
         if len(devices) != len(every):
             wrong = f"are {len(devices)} of {len(every)}, and a container gets all of {resource} or none (whole)"
             raise Refusal(", ".join(device.id for device in devices), wrong, f"request {len(every)}")

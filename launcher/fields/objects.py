@@ -69,7 +69,7 @@ class Object(BaseModel):
             return False
         return item is None or (item == "" and not field.is_required() and _is_text(field.annotation))
 
-    def given(self, *names: str) -> list[str]:
+    def present_fields(self, *names: str) -> list[str]:
         """Return which of these fields are there, in this order."""
         return [name for name in names if getattr(self, name) is not None]
 
@@ -88,7 +88,7 @@ def one_of(*names: str, none: str = "", fix: str = "expected one of them") -> An
     to have one."""
 
     def check(self: Object) -> Object:
-        given = self.given(*names)
+        given = self.present_fields(*names)
         if len(given) > 1:
             raise Nonsense(f"has both {given[0]} and {given[1]}", fix)
         if none and not given:

@@ -208,7 +208,7 @@ def _hole(guest: Guest, layout: Layout, root: Element, facts: Facts) -> tuple[Ho
 def _lines(seats: tuple[Seat, ...], layout: Layout, host: Host) -> tuple[str, ...]:
     """Return a line for each card: `gpu 'gpu1': 0000:41:00.0 (VGA), 0000:41:00.1 (audio); in the guest 0000:01:00.0,
     .1`."""
-    seen = layout.seen()
+    seen = layout.guest_addresses()
     lines = []
     for seat in seats:
         first, *others = seat.hostdevs

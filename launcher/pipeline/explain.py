@@ -145,7 +145,7 @@ def explanation(
     variables name, and `memory` is the guest's; `cliques` has the number of a GPU's clique, by its alias; `by_iommufd`:
     it has its functions that way; `is_confidential`: it is kept from the host."""
     first = {card.claim: card for card in reversed(cards)}
-    seen = layout.seen()
+    seen = layout.guest_addresses()
     return {
         "entries": [_entry(card, cards, layout, seen, host) for card in cards if first[card.claim] is card],
         "vfio": _backend(by_iommufd=by_iommufd, is_confidential=is_confidential) if placed else None,

@@ -62,7 +62,7 @@ class Devices(Object):
         )
 
     @property
-    def listed(self) -> list[tuple[str, HostDevice]]:
+    def entries_with_paths(self) -> list[tuple[str, HostDevice]]:
         """gpus and hostDevices, each behind its path."""
         return [*placed("gpus", self.gpus), *placed("hostDevices", self.hostDevices)]
 
@@ -110,9 +110,9 @@ def check_architecture(devices: Devices, architecture: str) -> None:
 
 def _check_names(devices: Devices) -> None:
     """Refuse one alias twice: names become aliases, with a prefix those of gpus and hostDevices, without the others."""
-    refuse_repeated(devices.listed)
+    refuse_repeated(devices.entries_with_paths)
     disks, interfaces = placed("disks", devices.disks), placed("interfaces", devices.interfaces)
-    single = [(path, getattr(devices, path)) for path in devices.given("watchdog", "sound")]
+    single = [(path, getattr(devices, path)) for path in devices.present_fields("watchdog", "sound")]
     listed = (*disks, *interfaces, *placed("inputs", devices.inputs), *single)
     names = [(path, device.name) for path, device in listed]
     refuse_twice([(path, interface.name) for path, interface in interfaces], "rename one of them, and its network")

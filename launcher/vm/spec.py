@@ -239,7 +239,7 @@ class Spec(Object):
             partial(check_service_account, self.serviceAccountName, self.volumes),
             partial(check_networks, devices.interfaces, self.networks),
             partial(check_architecture, devices, architecture),
-            partial(refuse_unknown_claims, devices.listed, self.resourceClaims),
+            partial(refuse_unknown_claims, devices.entries_with_paths, self.resourceClaims),
             partial(relations.check_machine, domain.machine, architecture),
             *([partial(relations.check_arm64, *arm64)] if architecture == "arm64" else []),
             partial(relations.check_acpi_tables, domain.firmware, self.volumes),

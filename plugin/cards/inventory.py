@@ -115,7 +115,7 @@ class Inventory:
         return tuple(device for device in self.devices if device.resource is not None and device.withheld is None)
 
     @cached_property
-    def listed(self) -> Mapping[str, tuple[Device, ...]]:
+    def by_resource(self) -> Mapping[str, tuple[Device, ...]]:
         """The devices that the device plugin lists to the kubelet, by resource, both ascending."""
         listed: dict[str, list[Device]] = defaultdict(list)
         for device in self.offered:

@@ -88,7 +88,7 @@ def bind(
 
     def ask_users(host: Host) -> Users:
         # A card that a guest has is on vfio, and stays there: what cannot be asked keeps no node from its start.
-        listed = _or_warned("which pods have what is not known", flags.listed, Listed())
+        listed = _or_warned("which pods have what is not known", flags.list_assignments, Listed())
         nothing: Mapping[str, str] = {}
         claims = _or_warned("which claims have what is not known", flags.claimed, nothing)
         return users(host, _of_others(host, listed, config_of(flags.config), pci_ids), claims)
@@ -100,7 +100,7 @@ def unbind(flags: BindFlags) -> None:
     """Give cards back to the drivers that they had before."""
 
     def ask_users(host: Host) -> Users:
-        return users(host, flags.listed(), flags.claimed())
+        return users(host, flags.list_assignments(), flags.claimed())
 
     if not flags.dry_run:
         flags.require_claims("a card of a claim would be taken away")

@@ -59,7 +59,7 @@ class UsersFlags:
             wrong, fix = "is there without --dra-state", "name where the DRA driver of that node keeps its claims"
             raise UserError(f"--sysfs {self.sysfs}", f"{wrong}: {harm}", fix)
 
-    def listed(self) -> Listed:
+    def list_assignments(self) -> Listed:
         """Return what the kubelet has given out, nothing if it is not to be asked; Refusal if it does not answer."""
         socket = self.pod_resources
         if socket is None and self.is_this_node and os.path.exists(POD_RESOURCES):  # noqa: PTH110 (it may raise)

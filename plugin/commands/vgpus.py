@@ -143,7 +143,7 @@ def vgpus(flags: VGPUsFlags, as_json: AsJSON = False) -> None:
 
 def _survey(flags: UsersFlags, config: Config, *, knows_claims: bool, every: bool = False) -> Survey:
     roots = flags.roots
-    ask_users = partial(users, listed=flags.listed(), claimed=flags.claimed() if knows_claims else {})
+    ask_users = partial(users, listed=flags.list_assignments(), claimed=flags.claimed() if knows_claims else {})
     processes = partial(read_processes, roots.proc)
     seen: Survey = ask(look, roots.sys, config, roots.journal.read(), processes, ask_users, every=every)[0]
     return seen if knows_claims else seen.all_used("a claim, perhaps")

@@ -74,7 +74,7 @@ async def serve(watch: Watch, kubelet: Kubelet, partitions: Partitions) -> None:
 
 
 def _offers(watch: Watch, partitions: Partitions) -> Mapping[str, Offer]:
-    listed = watch.snapshot.inventory.listed
+    listed = watch.snapshot.inventory.by_resource
     offers: list[Offer] = [CardOffer(resource, watch, partitions) for resource in listed]
     offers += [NodeDeviceOffer(device, watch) for device in watch.snapshot.config.node_devices]
     return {offer.resource: offer for offer in offers}

@@ -262,4 +262,4 @@ def _resources(watch: Watch) -> list[str]:
     """Return the names that the kubelet should watch: the resources, and the DRA driver if there is one."""
     driver = [DRIVER] if DRIVER in watch.counters.watched else []
     node_devices = [device.resource() for device in watch.snapshot.config.node_devices]
-    return [*watch.snapshot.inventory.listed, *node_devices, *driver]
+    return [*watch.snapshot.inventory.by_resource, *node_devices, *driver]

@@ -224,7 +224,7 @@ class Snapshot:
         """Return the kubelet's list for a resource: ID, True if healthy, NUMA node."""
         return tuple(
             (device.id, self.reason(device) is None, device.numa_node)
-            for device in self.inventory.listed.get(resource, ())
+            for device in self.inventory.by_resource.get(resource, ())
         )
 
     @property

@@ -55,7 +55,7 @@ class HostDevice(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         either = "either deviceName, a resource of a device plugin's, or claimName and requestName, a request of DRA's"
-        given = self.given("deviceName", "claimName", "requestName")
+        given = self.present_fields("deviceName", "claimName", "requestName")
         if not given:
             raise Nonsense("names no device", f"expected {either}")
         if self.deviceName is not None and len(given) > 1:

@@ -118,7 +118,7 @@ class Disk(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        kinds = self.given("disk", "lun", "cdrom")
+        kinds = self.present_fields("disk", "lun", "cdrom")
         subject = f"the disk {self.name!r}"
         if len(kinds) > 1:
             raise Nonsense(f"{subject} has both {kinds[0]} and {kinds[1]}", "expected one of them")

@@ -154,7 +154,7 @@ class Layout:
                 number(root.index, root.bus_number)
         return numbers
 
-    def seen(self) -> Mapping[HostDev, PCIAddress]:
+    def guest_addresses(self) -> Mapping[HostDev, PCIAddress]:
         """Return the address of each device as the guest numbers its buses."""
         numbers = self.numbers()
         devices = (device for seat in self.seats for device in seat.hostdevs)

@@ -80,7 +80,7 @@ def _on_host(card: LocatedCard, host: Host | None, colour: str) -> _Side:
 
 
 def _in_guest(card: LocatedCard, layout: Layout, host: Host | None, colour: str) -> _Side:
-    seen = layout.seen()
+    seen = layout.guest_addresses()
     functions = [(seen[device], what(device.source, host)) for device in card.seat.hostdevs]
     return _Side(
         name=card.name,

@@ -86,7 +86,7 @@ class Probe(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        kinds = self.given(*_KINDS)
+        kinds = self.present_fields(*_KINDS)
         if not kinds:
             raise Nonsense("asks nothing", f"expected one of {', '.join(_KINDS)}")
         if len(kinds) > 1:

@@ -168,7 +168,7 @@ class Interface(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        methods = self.given("masquerade", "bridge", "passt", "passtBinding", "binding", "sriov")
+        methods = self.present_fields("masquerade", "bridge", "passt", "passtBinding", "binding", "sriov")
         if not methods:
             raise Nonsense("says nothing of how it is connected", "write `masquerade: {}`")
         if len(methods) > 1:

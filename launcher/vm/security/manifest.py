@@ -53,7 +53,7 @@ class LaunchSecurity(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        technologies = self.given("sev", "snp", "tdx")
+        technologies = self.present_fields("sev", "snp", "tdx")
         if len(technologies) != 1:
             raise Nonsense(
                 f"has {' and '.join(technologies) or 'none of sev, snp and tdx'}", "expected one of the three"
@@ -63,7 +63,7 @@ class LaunchSecurity(Object):
     @property
     def field(self) -> str:
         """The name of the technology's field."""
-        return self.given("sev", "snp", "tdx")[0]
+        return self.present_fields("sev", "snp", "tdx")[0]
 
     @property
     def of_owner(self) -> Mapping[str, str]:

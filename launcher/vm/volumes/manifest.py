@@ -235,7 +235,7 @@ class Volume(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        sources = self.given(*KINDS)
+        sources = self.present_fields(*KINDS)
         if not sources:
             raise Nonsense(f"the volume {self.name!r} has no source", f"expected one of {', '.join(KINDS)}")
         if len(sources) > 1:

@@ -138,7 +138,7 @@ def test_whatever_is_broken_the_healthy_rest_is_offered(
         assert (HEALTHY, True, 0) in snapshot.listing(RESOURCE)
         assert [device.id for device in pick(snapshot, [HEALTHY])] == [HEALTHY]
         assert HEALTHY not in snapshot_of(host, pci_ids, config, assignments=frozenset(assigned)).holders
-        for resource in inventory.listed:
+        for resource in inventory.by_resource:
             for device_id, healthy, _ in snapshot.listing(resource):
                 try:
                     (device,) = pick(snapshot, [device_id])

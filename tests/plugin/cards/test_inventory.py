@@ -43,13 +43,13 @@ def reason(inventory: Inventory, address: PCIAddress = GPU) -> str | None:
 
 
 def test_a_card_is_one_device_with_all_its_functions(take: Take, machine: Machine) -> None:
-    (device,) = take(machine("rtx-2060")).listed[RTX]
+    (device,) = take(machine("rtx-2060")).by_resource[RTX]
     assert device.id == str(GPU)
     assert [function.address.function for function in device.functions] == [0, 1, 2, 3]
 
 
 def test_equal_cards_are_one_resource(take: Take, machine: Machine) -> None:
-    offered = take(machine("hgx-a100-8-gpu")).listed
+    offered = take(machine("hgx-a100-8-gpu")).by_resource
     assert {resource: len(devices) for resource, devices in offered.items()} == {"nvidia.com/GA100_A100_SXM4_40GB": 8}
 
 
@@ -61,13 +61,13 @@ def test_two_device_ids_with_one_name_are_one_resource(take: Take, tmp_path: Pat
             *card("0000:02:00", ["10de:20f1"], path="pci0000:00/0000:00:02.0", group=2),
         ],
     )
-    (devices,) = take(tmp_path / "sys").listed.values()
+    (devices,) = take(tmp_path / "sys").by_resource.values()
     assert [str(device.id) for device in devices] == ["0000:01:00.0", "0000:02:00.0"]
 
 
 def test_a_gpu_whose_audio_function_is_on_snd_hda_intel_is_listed_as_unhealthy(take: Take, machine: Machine) -> None:
     inventory = take(machine("rtx-2060-audio-on-snd-hda-intel"))
-    (device,) = inventory.listed[RTX]
+    (device,) = inventory.by_resource[RTX]
     assert (device.withheld, str(device.unhealthy)) == (None, reason(inventory))
     assert reason(inventory) == (
         "is in group 1, which is not viable: 0000:01:00.1 (audio) is bound to snd_hda_intel; bind it to vfio-pci"
@@ -79,7 +79,7 @@ def test_cards_below_one_switch_without_acs_are_withheld_and_the_others_offered(
     take: Take, machine: Machine, name: str
 ) -> None:
     inventory = take(machine(name), Rule(device="1234:1111", resource="example.com/card"))
-    assert [str(device.id) for device in inventory.listed["example.com/card"]] == [
+    assert [str(device.id) for device in inventory.by_resource["example.com/card"]] == [
         "0000:01:00.0",
         "0000:41:00.0",
     ]
@@ -89,7 +89,7 @@ def test_cards_below_one_switch_without_acs_are_withheld_and_the_others_offered(
 
 def test_two_gpus_in_one_group_are_not_offered_singly_and_name_each_other(take: Take, machine: Machine) -> None:
     inventory = take(machine("two-gpus-one-group"))
-    assert inventory.listed == {}
+    assert inventory.by_resource == {}
     for one, other in (("0000:01:00.0", "0000:02:00.0"), ("0000:02:00.0", "0000:01:00.0")):
         assert f"shares group 1 with {other}, " in str(reason(inventory, PCIAddress.parse(one)))
 
@@ -98,7 +98,7 @@ def test_without_iommu_no_gpu_is_offered_and_the_reason_says_who_knows_how_to_tu
     take: Take, machine: Machine
 ) -> None:
     inventory = take(machine("rtx-2060-without-iommu"))
-    assert inventory.listed == {}
+    assert inventory.by_resource == {}
     assert "gpu-plugin doctor says what turns it on here" in str(reason(inventory))
 
 
@@ -140,7 +140,7 @@ def test_of_six_cards_the_two_that_are_whole_and_on_vfio_are_offered(take: Take,
         uevent = sys / f"bus/pci/devices/0000:0{number}:00.0/uevent"
         uevent.write_text(uevent.read_text().replace(lost, ""))
     inventory = take(sys)
-    assert {resource: [device.id for device in devices] for resource, devices in inventory.listed.items()} == {
+    assert {resource: [device.id for device in devices] for resource, devices in inventory.by_resource.items()} == {
         "nvidia.com/1b80": ["0000:01:00.0"],
         "nvidia.com/1b81": ["0000:02:00.0"],
     }
@@ -176,7 +176,7 @@ def test_an_accelerator_that_a_rule_fits_is_offered_or_has_a_reason(
 ) -> None:
     compose(tmp_path / "sys", functions)
     inventory = take(tmp_path / "sys", Rule(device="8086:0b25", resource="intel.com/dsa"))
-    assert [device.id for device in inventory.listed.get("intel.com/dsa", ())] == listed
+    assert [device.id for device in inventory.by_resource.get("intel.com/dsa", ())] == listed
     reasons = [device.withheld for device in inventory.devices if device.withheld]
     assert len(reasons) == (withheld is not None)
     assert withheld is None or str(reasons[0]).startswith(withheld)
@@ -187,7 +187,7 @@ def test_an_accelerator_that_cannot_be_read_is_a_fault_and_the_other_is_offered(
     compose(sys, [DSA, replace(DSA, address="0000:6f:01.0", group=8)])
     (sys / "bus/pci/devices/0000:6a:01.0/uevent").write_text("")
     inventory = take(sys, Rule(device="8086:0b25", resource="intel.com/dsa"))
-    assert [device.id for device in inventory.listed["intel.com/dsa"]] == ["0000:6f:01.0"]
+    assert [device.id for device in inventory.by_resource["intel.com/dsa"]] == ["0000:6f:01.0"]
     (fault,) = read_host(sys).faults
     assert str(fault).startswith("bus/pci/devices/0000:6a:01.0/uevent: ")
 
@@ -289,27 +289,29 @@ def test_a_group_with_a_member_that_cannot_be_read_is_not_viable(take: Take, cop
 
 def test_any_function_can_be_offered_by_config(take: Take, machine: Machine) -> None:
     sys = machine("two-cards-nested-vfio")
-    assert take(sys).listed == {}
-    by_id = take(sys, Rule(device="1234:1111", resource="example.com/bochs")).listed
+    assert take(sys).by_resource == {}
+    by_id = take(sys, Rule(device="1234:1111", resource="example.com/bochs")).by_resource
     assert [str(device.id) for device in by_id["example.com/bochs"]] == ["0000:01:00.0", "0000:41:00.0"]
-    by_address = take(sys, Rule(address="0000:41:00.0", resource="example.com/one")).listed
+    by_address = take(sys, Rule(address="0000:41:00.0", resource="example.com/one")).by_resource
     assert [str(device.id) for device in by_address["example.com/one"]] == ["0000:41:00.0"]
 
 
 def test_a_rule_that_fits_a_companion_offers_the_card(take: Take, machine: Machine) -> None:
-    (device,) = take(machine("rtx-2060"), Rule(device="10de:10f9", resource="example.com/a")).listed["example.com/a"]
+    (device,) = take(machine("rtx-2060"), Rule(device="10de:10f9", resource="example.com/a")).by_resource[
+        "example.com/a"
+    ]
     assert device.id == str(GPU)
 
 
 def test_the_first_rule_that_fits_names_the_resource(take: Take, machine: Machine) -> None:
     first = Rule(address=str(GPU), resource="example.com/first")
     rules = (first, Rule(device="10de:1f08", resource="example.com/second"))
-    assert list(take(machine("rtx-2060"), *rules).listed) == ["example.com/first"]
+    assert list(take(machine("rtx-2060"), *rules).by_resource) == ["example.com/first"]
 
 
 def test_two_rules_with_one_name_are_one_resource(take: Take, machine: Machine) -> None:
     rules = [Rule(address=address, resource="example.com/pool") for address in ("0000:01:00.0", "0000:e1:00.0")]
-    listed = take(machine("two-rtx-3090"), *rules).listed
+    listed = take(machine("two-rtx-3090"), *rules).by_resource
     assert [device.id for device in listed["example.com/pool"]] == ["0000:01:00.0", "0000:e1:00.0"]
 
 
@@ -317,7 +319,7 @@ def test_a_virtual_function_is_a_device_of_its_own(take: Take, copied_machine: M
     sys = copied_machine("two-cards-nested-vfio")
     bind(sys, "0000:02:00.1", "vfio-pci")
     rule = Rule(address="0000:02:00.1", resource="example.com/vf")
-    (device,) = take(sys, rule).listed["example.com/vf"]
+    (device,) = take(sys, rule).by_resource["example.com/vf"]
     assert [str(function.address) for function in device.functions] == ["0000:02:00.1"]
 
 
@@ -382,12 +384,12 @@ def test_a_resource_that_comes_later_and_shares_a_variable_is_withheld_and_the_o
     for number in (0, 1):
         unplug(sys, f"{str(later)[:-1]}{number}")
     before = take_inventory(read_host(sys), config, pci_ids)
-    assert [device.id for devices in before.listed.values() for device in devices] == [str(there)]
+    assert [device.id for devices in before.by_resource.values() for device in devices] == [str(there)]
     for number in (0, 1):
         plug(sys, f"{str(later)[:-1]}{number}")
     for _ in range(2):  # and so it stays
         before = take_inventory(read_host(sys), config, pci_ids, before)
-        assert [device.id for devices in before.listed.values() for device in devices] == [str(there)]
+        assert [device.id for devices in before.by_resource.values() for device in devices] == [str(there)]
         old, new = before.by_id[str(there)].resource, before.by_id[str(later)].resource
         assert reason(before, later) == (
             f"cannot be told apart: resources {old} and {new} would share the variable PCI_RESOURCE_A_B_C; "
@@ -402,7 +404,7 @@ def test_a_resource_that_comes_later_and_shares_a_variable_is_withheld_and_the_o
 def test_two_resources_that_come_at_once_and_share_a_variable_are_one_offer(machine: Machine, pci_ids: PCIIDs) -> None:
     nothing = Inventory(())
     found = take_inventory(read_host(machine("two-rtx-3090")), Config(offer=A_B_C), pci_ids, nothing)
-    assert list(found.listed) == ["a.b/c"]
+    assert list(found.by_resource) == ["a.b/c"]
 
 
 def test_a_mediated_device_that_is_made_later_and_called_like_a_card_is_withheld(
@@ -413,7 +415,7 @@ def test_a_mediated_device_that_is_made_later_and_called_like_a_card_is_withheld
     before = take_inventory(read_host(sys), config, pci_ids)
     mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
     found = take_inventory(read_host(sys), config, pci_ids, before)
-    assert [device.id for device in found.listed[RTX]] == [str(GPU)]
+    assert [device.id for device in found.by_resource[RTX]] == [str(GPU)]
     assert "would be both PCI and mediated devices" in str(found.by_id[MDEV].withheld)
 
 
@@ -424,7 +426,9 @@ def together(sys: Path, pci_ids: PCIIDs, *rules: Rule) -> Inventory:
 def test_together_a_group_is_one_unit_named_by_its_first_function(machine: Machine, pci_ids: PCIIDs) -> None:
     rule = Rule(device="1234:1111", resource="example.com/card")
     inventory = together(machine("lab-modern"), pci_ids, rule)
-    units = {device.id: [str(f.address) for f in device.functions] for device in inventory.listed["example.com/card"]}
+    units = {
+        device.id: [str(f.address) for f in device.functions] for device in inventory.by_resource["example.com/card"]
+    }
     assert units == {
         "0000:01:00.0": ["0000:01:00.0", "0000:01:00.1"],
         "0000:04:00.0": ["0000:04:00.0", "0000:04:00.1", "0000:05:00.0", "0000:05:00.1"],
@@ -436,10 +440,10 @@ def test_together_a_group_is_one_unit_named_by_its_first_function(machine: Machi
 
 def test_together_cards_of_different_resources_are_no_unit(machine: Machine, pci_ids: PCIIDs) -> None:
     inventory = together(machine("two-gpus-one-group"), pci_ids)
-    assert inventory.listed == {}
+    assert inventory.by_resource == {}
     assert str(reason(inventory)).endswith("a rule that gives them one resource makes them one unit")
     pool = together(machine("two-gpus-one-group"), pci_ids, Rule(vendor="10de", resource="nvidia.com/pair"))
-    assert [device.id for device in pool.listed["nvidia.com/pair"]] == ["0000:01:00.0"]
+    assert [device.id for device in pool.by_resource["nvidia.com/pair"]] == ["0000:01:00.0"]
 
 
 def test_together_cards_of_different_teams_are_no_unit(machine: Machine, pci_ids: PCIIDs) -> None:
@@ -471,12 +475,12 @@ def test_together_every_card_has_to_be_fit_for_guests(tmp_path: Path, pci_ids: P
 def test_a_card_that_the_config_withholds_leaves_its_group_to_the_other(take: Take, machine: Machine) -> None:
     inventory = take(machine("two-gpus-one-group"), Rule(address="0000:02:00.0", withhold=True))
     assert reason(inventory, PCIAddress.parse("0000:02:00.0")) == "is withheld by the config"
-    assert [device.id for device in inventory.listed[RTX]] == ["0000:01:00.0"]
+    assert [device.id for device in inventory.by_resource[RTX]] == ["0000:01:00.0"]
 
 
 def test_a_prefix_keeps_the_name_of_pci_ids(take: Take, machine: Machine) -> None:
     inventory = take(machine("rtx-2060"), Rule(vendor="10de", pci_class="03", prefix="example.com"))
-    assert list(inventory.listed) == ["example.com/TU106_GEFORCE_RTX_2060_REV__A"]
+    assert list(inventory.by_resource) == ["example.com/TU106_GEFORCE_RTX_2060_REV__A"]
 
 
 @pytest.mark.parametrize(
@@ -497,7 +501,7 @@ def test_a_prefix_keeps_the_name_of_pci_ids(take: Take, machine: Machine) -> Non
 def test_a_rule_fits_a_card_by_all_its_selectors_in_one_function(
     take: Take, machine: Machine, rule: Rule, fits: bool
 ) -> None:
-    assert ("a.b/c" in take(machine("rtx-2060"), rule).listed) is fits
+    assert ("a.b/c" in take(machine("rtx-2060"), rule).by_resource) is fits
 
 
 def test_an_nvswitch_is_no_gpu_and_offered_by_config_alone(take: Take, machine: Machine) -> None:
@@ -538,10 +542,10 @@ VF = PCIAddress.parse("0000:41:00.4")
 def test_a_vgpu_is_offered_by_the_name_of_its_profile(take: Take, tmp_path: Path) -> None:
     l40s(tmp_path / "sys", vgpu_type="1145\n", creatable=TYPES)
     inventory = take(tmp_path / "sys")
-    assert {resource: [d.id for d in devices] for resource, devices in inventory.listed.items()} == {
+    assert {resource: [d.id for d in devices] for resource, devices in inventory.by_resource.items()} == {
         "nvidia.com/NVIDIA_L40S-1B": ["0000:41:00.4"]
     }
-    (device,) = inventory.listed["nvidia.com/NVIDIA_L40S-1B"]
+    (device,) = inventory.by_resource["nvidia.com/NVIDIA_L40S-1B"]
     assert (device.model, device.kind) == ("NVIDIA L40S-1B", DeviceKind.PCI)
 
 
@@ -558,7 +562,7 @@ def test_a_vgpu_whose_type_nothing_names_any_more_asks_for_a_rule(take: Take, tm
     l40s(tmp_path / "sys", vgpu_type="1145\n", creatable="ID    : vGPU Name\n")
     assert str(reason(take(tmp_path / "sys"), VF)).endswith("add a rule with vgpu_type: '1145'")
     named = take(tmp_path / "sys", Rule(vgpu_type="1145", resource="nvidia.com/NVIDIA_L40S-1B"))
-    assert [device.id for device in named.listed["nvidia.com/NVIDIA_L40S-1B"]] == ["0000:41:00.4"]
+    assert [device.id for device in named.by_resource["nvidia.com/NVIDIA_L40S-1B"]] == ["0000:41:00.4"]
 
 
 MDEV = "b0c9d7f4-8d30-4d0f-9d6c-0a4d1c2f9f10"
@@ -578,7 +582,7 @@ def test_a_mediated_device_is_offered_by_its_type(
 ) -> None:
     sys = copied_machine("rtx-2060")
     mediated_device(sys, str(GPU), MDEV, type_name, directory=directory, group=40)
-    (device,) = take(sys).listed[resource]
+    (device,) = take(sys).by_resource[resource]
     assert (device.id, device.kind, device.iommu_group, device.lead.address) == (MDEV, DeviceKind.MDEV, 40, GPU)
 
 
@@ -599,7 +603,7 @@ def test_a_mediated_device_without_a_group_is_withheld(take: Take, copied_machin
 def test_a_rule_names_mediated_devices_by_type(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
     mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
-    assert MDEV in {d.id for d in take(sys, Rule(mdev_type="GRID T4-1Q", resource="a.b/c")).listed["a.b/c"]}
+    assert MDEV in {d.id for d in take(sys, Rule(mdev_type="GRID T4-1Q", resource="a.b/c")).by_resource["a.b/c"]}
     withheld = take(sys, Rule(mdev_type="GRID T4-1Q", vendor="10de", withhold=True)).by_id[MDEV]
     assert str(withheld.withheld) == "is withheld by the config"
 
@@ -623,7 +627,7 @@ def test_a_card_may_not_be_called_like_a_node_device(machine: Machine, pci_ids: 
         take_inventory(read_host(machine("rtx-2060")), config, pci_ids)
     nothing = Inventory(())
     later = take_inventory(read_host(machine("rtx-2060")), config, pci_ids, nothing)
-    assert (later.listed, reason(later)) == ({}, f"cannot be told apart: {kvm} {problem}")
+    assert (later.by_resource, reason(later)) == ({}, f"cannot be told apart: {kvm} {problem}")
 
 
 def test_a_rule_says_how_its_cards_are_served_and_the_config_how_the_others_are(
@@ -632,7 +636,7 @@ def test_a_rule_says_how_its_cards_are_served_and_the_config_how_the_others_are(
     rule = Rule(address="0000:01:00.0", resource="example.com/mine", serve=Serve.DEVICE_PLUGIN)
     config = Config(offer=(rule,), serve=Serve.DRA)
     inventory = take_inventory(read_host(machine("two-rtx-3090")), config, pci_ids)
-    assert {resource: [device.id for device in its] for resource, its in inventory.listed.items()} == {
+    assert {resource: [device.id for device in its] for resource, its in inventory.by_resource.items()} == {
         "example.com/mine": ["0000:01:00.0"]
     }
     assert [device.id for device in inventory.published] == ["0000:e1:00.0"]
@@ -669,7 +673,7 @@ def to_bind(sys: Path, pci_ids: PCIIDs, *rules: Rule, **words: Any) -> dict[str,
     """How many functions would be bound, by the ID of what is published for that."""
     config = Config(offer=rules, serve=Serve.DRA, bind=Bind.WHEN_CLAIMED, **words)
     inventory = take_inventory(read_host(sys), config, pci_ids)
-    assert not inventory.listed
+    assert not inventory.by_resource
     assert not any(
         device.withheld or device.unhealthy for device in inventory.devices if device.id in inventory.to_bind
     )

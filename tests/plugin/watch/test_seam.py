@@ -27,7 +27,7 @@ async def printing(sources: Sources, ending: asyncio.Event, say: Callable[[str],
         async with keeping(watch, Pods(watch), bells):
             while not watch.stopped:
                 change, snapshot = watch.next_change, watch.snapshot
-                for resource in snapshot.inventory.listed:
+                for resource in snapshot.inventory.by_resource:
                     healthy = [device_id for device_id, is_healthy, _ in snapshot.listing(resource) if is_healthy]
                     say(f"{resource}: {', '.join(healthy) or 'none'}")
                 await change.wait()

@@ -212,7 +212,7 @@ def test_a_pinned_card_stays_whatever_becomes_of_the_others(given: tuple[GuestCa
     fewer = tuple(card for card in given if card.claim.entry.name in pinned or data.draw(st.booleans()))
     places = {card: Upstream(cell=data.draw(st.none() | st.integers(0, 2))) for card in given}
     before, after = layout(given, pinned, places, cells(3)), layout(fewer, pinned, places, cells(3))
-    seen = before.seen(), after.seen()
+    seen = before.guest_addresses(), after.guest_addresses()
     for device in devices(after):
         if device.claim is not None and device.claim.entry.name in pinned:
             (same,) = (other for other in devices(before) if other.source == device.source)
@@ -261,7 +261,7 @@ def test_functions_of_one_host_bus_and_those_behind_old_pci_have_ports_of_their_
         ("switch-downstream-port", "0000:04:01.0"),
         ("switch-downstream-port", "0000:04:02.0"),
     ]
-    assert [str(address) for address in found.seen().values()] == [
+    assert [str(address) for address in found.guest_addresses().values()] == [
         "0000:fd:00.0",
         "0000:fe:00.0",
         "0000:ff:00.0",

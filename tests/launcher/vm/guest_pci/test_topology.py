@@ -68,7 +68,7 @@ def test_the_mirror_of_an_hgx_has_the_distance_of_every_two_gpus() -> None:
 
 def test_the_guest_sees_the_gpus_of_an_hgx_at_these_addresses() -> None:
     _, _, found = of_case("topology-mirror")
-    seen = {str(device.source): str(address) for device, address in found.seen().items()}
+    seen = {str(device.source): str(address) for device, address in found.guest_addresses().items()}
     assert seen == {
         "0000:07:00.0": "0000:fc:00.0",
         "0000:0f:00.0": "0000:ff:00.0",
