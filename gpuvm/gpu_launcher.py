@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpuvm.kubectl import LONGEST, Kubectl, Printed, read_printed
 from gpuvm.objects import MANIFEST_FILE, Pod
 from gpuvm.pods import recorded
-from gpuvm.process import ProgramAnswer, answered, error_of
+from gpuvm.process import ProgramAnswer, error_of, run_program
 from program.errors import ProgramError, Refusal
 from program.problem import printable
 
@@ -27,7 +27,7 @@ def gpu_launcher(*words: str, given: bytes = b"") -> ProgramAnswer:
     program = str(beside) if beside.exists() else shutil.which("gpu-launcher")
     if program is None:
         raise Refusal("gpu-launcher", "is not on PATH, and this needs it", "pip install gpu-launcher")
-    return answered([program, *words], given=given, within=LONGEST)
+    return run_program([program, *words], given=given, within=LONGEST)
 
 
 def printed(manifest: str, flags: Sequence[str], given: bytes = b"") -> Printed:

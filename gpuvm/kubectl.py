@@ -32,7 +32,7 @@ from gpuvm.objects import (
     checked,
     objects_in,
 )
-from gpuvm.process import NOT_REACHED, SECONDS, answered, become, error_of, passed_on
+from gpuvm.process import NOT_REACHED, SECONDS, error_of, exec_program, passed_on, run_program
 from pci.cordons import CONFIG_MAP
 from program.document import NotYAML, decoded, read_documents
 from program.errors import Nonsense, ProgramError, Refusal, UserError
@@ -172,7 +172,7 @@ class Kubectl:
     def follow_log(self, pod: Pod, *, follow: bool, previous: bool, tail: int | None) -> None:
         """Be `kubectl logs`, which prints the log as it is."""
         flags = [*["--follow"] * follow, *["--previous"] * previous, *([] if tail is None else [f"--tail={tail}"])]
-        become(self._command([*_log(pod), *flags]))
+        exec_program(self._command([*_log(pod), *flags]))
 
     def ctl(self, pod: Pod, *words: str, within: float = SECONDS) -> bytes:
         """Return what `gpu-launcher ctl` prints in a VM's pod."""
@@ -184,7 +184,7 @@ class Kubectl:
 
     def join_ctl(self, pod: Pod, *words: str, tty: str) -> None:
         """Be `gpu-launcher ctl`, with this terminal: what the guest prints comes to it as it is."""
-        become(self._command(_ctl(pod, words, tty)))
+        exec_program(self._command(_ctl(pod, words, tty)))
 
     def ctl_command(self, pod: Pod, *words: str) -> list[str]:
         """Return the command line of `gpu-launcher ctl` with standard input."""
@@ -193,7 +193,7 @@ class Kubectl:
     def port_forward(self, pod: Pod, address: str | None, pairs: Sequence[str]) -> None:
         """Be `kubectl port-forward` of these PORT or PORT:GUEST."""
         where = [] if address is None else [f"--address={address}"]
-        become(self._command(["port-forward", _one("pod", pod.name), *where, *pairs]))
+        exec_program(self._command(["port-forward", _one("pod", pod.name), *where, *pairs]))
 
     def port_forward_command(self, pod: Pod, port: str) -> list[str]:
         """Return the command line that forwards a free local port to that of the guest."""
@@ -246,7 +246,7 @@ class Kubectl:
         objects = self._listed([_one(new.kind, new.name), *where])
         for live, value in zip(objects, self._checked(objects, VMObject), strict=True):
             command = self._command(["apply", "--dry-run=server", "-o", "json", "-f", "-"])
-            answer = answered(command, given=text)
+            answer = run_program(command, given=text)
             if answer.code and not _CANNOT_CHANGE.search(answer.words):
                 raise error_of(answer, command)
             if answer.code or [*map(_fixed, self._read(answer.out, command))] != [_fixed(live)]:
@@ -284,7 +284,7 @@ class Kubectl:
         self, words: Sequence[str], given: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
     ) -> bytes:
         """Return what a call prints. Refusal, in kubectl's own words, where it fails or is late."""
-        answer = answered(self._command(words), given=given, within=within, if_late=if_late)
+        answer = run_program(self._command(words), given=given, within=within, if_late=if_late)
         if answer.code:
             raise error_of(answer, self._command(words))
         return answer.out

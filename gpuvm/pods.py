@@ -110,7 +110,7 @@ def controller_of(objects: Iterable[VMObject], name: str) -> Controller | None:
     return next((each for each in objects if isinstance(each, Controller) and each.vm in names), None)
 
 
-def listed(look: Look) -> tuple[VM, ...]:
+def vms_in(look: Look) -> tuple[VM, ...]:
     """Return the VMs: each pod, each controller without one, and each record without either."""
     pods = {(each.metadata.namespace, each.vm) for each in look.objects if isinstance(each, Pod)}
     shown = [each for each in look.objects if isinstance(each, Pod) or (each.metadata.namespace, each.vm) not in pods]

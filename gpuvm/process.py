@@ -50,7 +50,7 @@ class ProgramAnswer(NamedTuple):
     words: str
 
 
-def become(command: Sequence[str]) -> NoReturn:
+def exec_program(command: Sequence[str]) -> NoReturn:
     """Become that program (exec). Refusal if it is not there."""
     try:
         os.execvp(command[0], list(command))  # noqa: S606 (no shell)
@@ -58,7 +58,7 @@ def become(command: Sequence[str]) -> NoReturn:
         raise Refusal(command[0], f"cannot be started: {error.strerror}", "install it") from error
 
 
-def answered(
+def run_program(
     command: Sequence[str], *, given: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
 ) -> ProgramAnswer:
     """Return what a program says with `given` on its standard input. Refusal if it is late, with what to do then, or

@@ -14,7 +14,7 @@ import typer
 from gpuvm.commands.options import ClusterFlags
 from gpuvm.kubectl import PLUGIN_NAMESPACE, Kubectl
 from gpuvm.objects import NAME
-from gpuvm.pods import listed, look
+from gpuvm.pods import look, vms_in
 from pci.address import PCIAddress, address_or_none
 from pci.cordons import CONFIG_MAP, Cordon, key_of, read_cordon
 from program.errors import Refusal, UserError
@@ -75,7 +75,7 @@ def _holders(kubectl: Kubectl, node: str, address: PCIAddress) -> str:
     kubelet tells of pods."""
     holders = []
     try:
-        vms = listed(look(kubectl, everywhere=True))
+        vms = vms_in(look(kubectl, everywhere=True))
         holders += [f"pod {vm.namespace}/{vm.name}" for vm in vms if vm.node == node and str(address) in vm.devices]
         holders += [str(claim) for claim in kubectl.all_claims() if claim.has(node, address)]
     except Refusal as refusal:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gpuvm.commands.options import ClusterFlags, OneVM
-from gpuvm.process import become
+from gpuvm.process import exec_program
 from gpuvm.stream import forwarded
 from gpuvm.target import Target
 from program.errors import UserError
@@ -88,7 +88,7 @@ def ssh(
 ) -> None:
     """Log in to the guest by ssh, through the API server."""
     target = _found(cluster, vm)
-    become(["ssh", *flags.words(cluster, target), flags.host(target), *([command] if command else [])])
+    exec_program(["ssh", *flags.words(cluster, target), flags.host(target), *([command] if command else [])])
 
 
 def scp(
@@ -108,7 +108,7 @@ def scp(
     there = f"{flags.host(target)}:{path}"
     files: Sequence[str] = [there if each is remote[0] else each for each in (source, to)]
     options = [*["-r"] * recursive, *["-p"] * preserve]
-    become(["scp", *flags.words(cluster, target), *options, *files])
+    exec_program(["scp", *flags.words(cluster, target), *options, *files])
 
 
 def _found(cluster: ClusterFlags, words: str) -> Target:

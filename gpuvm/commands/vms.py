@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuvm.commands.options import ClusterFlags, Output
-from gpuvm.pods import VM, listed, look
+from gpuvm.pods import VM, look, vms_in
 from program.output import aligned, print_foreign, print_text
 
 _HEAD = ("NAME", "STATE", "AGE", "NODE", "ADDRESS", "CARDS")
@@ -20,7 +20,7 @@ def list_vms(
     output: Output = None,
 ) -> None:
     """List the VMs of gpu-launcher's pods."""
-    rows = listed(look(cluster.kubectl(), everywhere=everywhere))
+    rows = vms_in(look(cluster.kubectl(), everywhere=everywhere))
     if output is not None:
         print_text(json.dumps([asdict(vm) for vm in rows], indent=2) + "\n")
         return

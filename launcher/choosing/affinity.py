@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.choosing.objects import EXPECTED, called, mapping_of, names, objects_of, part_of
+from launcher.choosing.objects import EXPECTED, mapping_of, names, objects_of, part_of, subject_of
 from program.errors import UserError
 from program.problem import summary
 
@@ -45,7 +45,7 @@ def read_taint(taint: Mapping[str, Any], owner: Mapping[str, Any]) -> Taint:
         case {"key": str(key), "effect": str(effect)}:
             return Taint(key, str(taint.get("value") or ""), effect)
         case _:
-            raise UserError(called(owner), "has a taint without key or effect", EXPECTED)
+            raise UserError(subject_of(owner), "has a taint without key or effect", EXPECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def read_rule(rule: Mapping[str, Any]) -> TaintRule:
     for name in ("deviceClassName", "selectors"):
         if selector.get(name):
             fix = "select by driver, pool and device, as Kubernetes does since 1.35"
-            raise UserError(called(rule), f"selects devices by {name}, which fit does not judge", fix)
+            raise UserError(subject_of(rule), f"selects devices by {name}, which fit does not judge", fix)
     driver, pool, device = (
         None if (value := selector.get(key)) is None else str(value) for key in ("driver", "pool", "device")
     )
@@ -173,7 +173,7 @@ def affinity_of(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> NodeAffinity
     terms = tuple(tuple(_requirements(term, pod)) for term in objects_of(required, "nodeSelectorTerms", pod))
     count = len(selector) + sum(1 + len(term) for term in terms)
     if count > _MOST:
-        raise UserError(called(pod), f"asks {count} things of its node", f"expected at most {_MOST}")
+        raise UserError(subject_of(pod), f"asks {count} things of its node", f"expected at most {_MOST}")
     return NodeAffinity(selector, terms if required else None)
 
 
@@ -182,7 +182,7 @@ def _requirements(term: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[R
         for each in objects_of(term, key, pod):
             values: Sequence[Any] = each.get("values") or ()
             if not isinstance(values, list | tuple):
-                raise UserError(called(pod), f"{key} has values that are no list", EXPECTED)
+                raise UserError(subject_of(pod), f"{key} has values that are no list", EXPECTED)
             yield Requirement(
                 str(each.get("key")), str(each.get("operator")), tuple(map(str, values)), of_field=key == "matchFields"
             )

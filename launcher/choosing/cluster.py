@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from launcher.choosing.affinity import Taint, TaintRule, read_rule, read_taint
 from launcher.choosing.nodes import Amounts, NodeState, amount_of, nodes_of
-from launcher.choosing.objects import EXPECTED, called, mapping_of, names, objects_of, part_of
+from launcher.choosing.objects import EXPECTED, mapping_of, names, objects_of, part_of, subject_of
 from launcher.fields.quantity import written
 from pci import slices as words
 from pci.address import PCIAddress
@@ -162,7 +162,9 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
         version, kind = each.get("apiVersion"), each.get("kind")
         if isinstance(version, str) and version.startswith(f"{_GROUP}/"):
             if version not in (_VERSIONS_OF_RULES if kind == _RULE else _VERSIONS):
-                raise UserError(called(each), f"is of {version}", f"expected {_VERSIONS[0]}: Kubernetes 1.34 or newer")
+                raise UserError(
+                    subject_of(each), f"is of {version}", f"expected {_VERSIONS[0]}: Kubernetes 1.34 or newer"
+                )
             by_kind[str(kind)].append(each)
     claims = {names(each): each for each in by_kind["ResourceClaim"]}
     counters: dict[Counter, Decimal] = {}
@@ -207,7 +209,7 @@ def selectors_of(part: Mapping[str, Any], owner: Mapping[str, Any]) -> tuple[str
             case {"cel": {"expression": str(expression)}}:
                 expressions.append(expression)
             case _:
-                raise UserError(called(owner), "has a selector without cel.expression", EXPECTED)
+                raise UserError(subject_of(owner), "has a selector without cel.expression", EXPECTED)
     return tuple(expressions)
 
 
@@ -245,7 +247,7 @@ def _nodes(
                 node = node if isinstance(node, str) else None
                 pools[driver, name].append(_Slice(node, generation, n, each, spec))
             case _:
-                raise UserError(called(each), "has no driver, or no whole pool", EXPECTED)
+                raise UserError(subject_of(each), "has no driver, or no whole pool", EXPECTED)
     devices: dict[str | None, list[PublishedDevice]] = defaultdict(list, {name: [] for name in known})
     broken: dict[str | None, list[str]] = defaultdict(list)
     for (driver, name), its in sorted(pools.items()):
@@ -277,7 +279,7 @@ def _device(
 ) -> PublishedDevice:
     name = device.get("name")
     if not isinstance(name, str):
-        raise UserError(called(of.owner), "has a device without a name", EXPECTED)
+        raise UserError(subject_of(of.owner), "has a device without a name", EXPECTED)
     own = (read_taint(each, of.owner) for each in objects_of(device, "taints", of.owner))
     return PublishedDevice(
         id=PublishedID(driver, pool, name),
@@ -300,7 +302,7 @@ def _counters(
         try:
             amount = amount_of(value.get("value") if isinstance(value, dict) else None)
         except Nonsense as error:
-            raise UserError(called(owner), f"the counter {name}: {error.wrong}", EXPECTED) from error
+            raise UserError(subject_of(owner), f"the counter {name}: {error.wrong}", EXPECTED) from error
         yield Counter(driver, pool, str(part.get(key)), name), amount
 
 
@@ -309,7 +311,7 @@ def _attributes(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str,
     for name, attribute in part_of(device, "attributes", of.owner).items():
         value = next(iter(attribute.values()), None) if isinstance(attribute, dict) else None
         if not _is_value(value):
-            raise UserError(called(of.owner), f"{device['name']}.attributes.{name} has no value", EXPECTED)
+            raise UserError(subject_of(of.owner), f"{device['name']}.attributes.{name} has no value", EXPECTED)
         values[name] = value
     return by_domain(values, driver)
 
@@ -320,7 +322,9 @@ def _capacity(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str, d
         try:
             values[name] = amount_of(value.get("value") if isinstance(value, dict) else None)
         except Nonsense as error:
-            raise UserError(called(of.owner), f"{device['name']}.capacity.{name}: {error.wrong}", EXPECTED) from error
+            raise UserError(
+                subject_of(of.owner), f"{device['name']}.capacity.{name}: {error.wrong}", EXPECTED
+            ) from error
     return by_domain(values, driver)
 
 
@@ -361,4 +365,4 @@ def device_of(result: Mapping[str, Any], claim: Mapping[str, Any]) -> PublishedI
         case {"driver": str(driver), "pool": str(pool), "device": str(device)}:
             return PublishedID(driver, pool, device)
         case _:
-            raise UserError(called(claim), "has an allocation without driver, pool or device", EXPECTED)
+            raise UserError(subject_of(claim), "has an allocation without driver, pool or device", EXPECTED)

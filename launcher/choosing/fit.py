@@ -24,7 +24,7 @@ from launcher.choosing.limits import limits_of
 from launcher.choosing.names import MOST_TOLD, instead_of, nobodys, offered_by_dra, offered_by_nodes, refuse_unknown_ids
 from launcher.choosing.nodes import NodeState
 from launcher.choosing.objects import names, objects_of, part_of
-from launcher.choosing.obstacles import AskingPod, NodeDistance, Obstacle, obstacles, shown
+from launcher.choosing.obstacles import AskingPod, NodeDistance, Obstacle, amount_text, obstacles
 from launcher.choosing.placement import TOO_MANY, Judge, Placement, Verdict
 from launcher.choosing.remedies import remedies
 from launcher.choosing.wishes import AskedClaim, Wish, wish_of
@@ -370,7 +370,10 @@ def _free_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...
     rows: list[tuple[str, ...]] = [("NODE", *asked)]
     for placement in placements:
         node = fit.states[placement.node]
-        free = (f"{shown(name, node.free(name))} of {shown(name, node.allocatable[name])} free" for name in asked)
+        free = (
+            f"{amount_text(name, node.free(name))} of {amount_text(name, node.allocatable[name])} free"
+            for name in asked
+        )
         rows.append((node.name, *free))
     return rows
 

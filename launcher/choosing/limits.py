@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from launcher.choosing.claim import DEVICE_CLASS, resource_in
 from launcher.choosing.cluster import selectors_of
 from launcher.choosing.nodes import Amounts, amounts_of
-from launcher.choosing.objects import called, mapping_of, names, objects_of, part_of
-from launcher.choosing.obstacles import shown
+from launcher.choosing.objects import mapping_of, names, objects_of, part_of, subject_of
+from launcher.choosing.obstacles import amount_text
 from launcher.choosing.wishes import AskedClaim
 from pci.resource import NODE_DEVICES
 from program.errors import UserError
@@ -63,7 +63,7 @@ class NamespaceLimits:
                 hard, used = quota.hard.get(key), quota.used.get(key, Decimal(0))
                 if hard is not None and used + amount > hard:
                     of = name.removeprefix(_REQUESTED)
-                    most, has, more = (shown(of, each) for each in (hard, used, amount))
+                    most, has, more = (amount_text(of, each) for each in (hard, used, amount))
                     its_quota = (
                         f"its quota {quota.name} is {most} {of}, of which {has} is used, and {more} is asked for"
                     )
@@ -92,7 +92,7 @@ def limits_of(objects: Iterable[Mapping[str, Any]]) -> NamespaceLimits:
 
 def _lines(text: object, owner: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(text, str):
-        raise UserError(called(owner), "data has a value that is no text", "quote it")
+        raise UserError(subject_of(owner), "data has a value that is no text", "quote it")
     lines = (line.strip() for line in text.split("\n"))
     return tuple(line for line in lines if line and not line.startswith("#"))
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from launcher.choosing.affinity import Taint, read_taint
-from launcher.choosing.objects import EXPECTED, called, full_name, names, objects_of, part_of
+from launcher.choosing.objects import EXPECTED, full_name, names, objects_of, part_of, subject_of
 from launcher.fields.quantity import parse_amount
 from program.errors import Nonsense, UserError
 
@@ -51,7 +51,7 @@ def amounts_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> A
     try:
         return {str(name): amount_of(value) for name, value in part_of(part, key, owner).items()}
     except Nonsense as error:
-        raise UserError(called(owner), f"{key}: {error.wrong}", EXPECTED) from error
+        raise UserError(subject_of(owner), f"{key}: {error.wrong}", EXPECTED) from error
 
 
 def amount_of(value: Any) -> Decimal:

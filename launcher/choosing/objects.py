@@ -9,7 +9,7 @@ from program.errors import UserError
 EXPECTED = "expected it as the API server has it"
 
 
-def called(owner: Mapping[str, Any]) -> str:
+def subject_of(owner: Mapping[str, Any]) -> str:
     """Return an object's name for an error: `ResourceSlice node-1-gpu`."""
     return f"{owner.get('kind')} {full_name(owner)}"
 
@@ -34,7 +34,7 @@ def mapping_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> M
     """Return a mapping of an object; UserError if it is missing, or anything else."""
     value = part.get(key)
     if not isinstance(value, dict):
-        raise UserError(called(owner), f"has no {key}", EXPECTED)
+        raise UserError(subject_of(owner), f"has no {key}", EXPECTED)
     return value
 
 
@@ -42,7 +42,7 @@ def part_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Mapp
     """Return a mapping of an object, empty if it is missing; UserError for anything else."""
     value = part.get(key)
     if value is not None and not isinstance(value, dict):
-        raise UserError(called(owner), f"{key} is no mapping", EXPECTED)
+        raise UserError(subject_of(owner), f"{key} is no mapping", EXPECTED)
     return value or {}
 
 
@@ -50,5 +50,5 @@ def objects_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> l
     """Return a list of mappings of an object, empty if it is missing; UserError for anything else."""
     values = part.get(key) or []
     if not (isinstance(values, list) and all(isinstance(each, dict) for each in values)):
-        raise UserError(called(owner), f"{key} is no list of objects", EXPECTED)
+        raise UserError(subject_of(owner), f"{key} is no list of objects", EXPECTED)
     return values

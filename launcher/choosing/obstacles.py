@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from launcher.choosing.affinity import NodeAffinity, Taint, Toleration, affinity_of, keeps_away, read_toleration
 from launcher.choosing.names import MOST_TOLD
 from launcher.choosing.nodes import Amounts, NodeState, requests_of
-from launcher.choosing.objects import called, objects_of, part_of
+from launcher.choosing.objects import objects_of, part_of, subject_of
 from program.errors import UserError
 from program.problem import summary
 
@@ -65,7 +65,7 @@ def asking(pod: Mapping[str, Any]) -> AskingPod:
     spec = part_of(pod, "spec", pod)
     tolerations = objects_of(spec, "tolerations", pod)
     if len(tolerations) > _MOST_TOLERATIONS:
-        raise UserError(called(pod), f"has {len(tolerations)} tolerations", f"expected at most {_MOST_TOLERATIONS}")
+        raise UserError(subject_of(pod), f"has {len(tolerations)} tolerations", f"expected at most {_MOST_TOLERATIONS}")
     return AskingPod(
         asked={name: amount for name, amount in sorted(requests_of(pod).items()) if amount},
         affinity=affinity_of(spec, pod),
@@ -125,19 +125,19 @@ def _of_amounts(asked: Amounts, node: NodeState) -> Iterator[Obstacle]:
 
 def _shortage(name: str, wanted: Decimal, node: NodeState) -> Obstacle:
     """Return how a node has too little of a resource, or none."""
-    free, allocatable = shown(name, node.free(name)), node.allocatable.get(name, Decimal(0))
-    needs = f"and {shown(name, wanted, ROUND_CEILING)} {'is' if wanted == 1 else 'are'} asked for"
+    free, allocatable = amount_text(name, node.free(name)), node.allocatable.get(name, Decimal(0))
+    needs = f"and {amount_text(name, wanted, ROUND_CEILING)} {'is' if wanted == 1 else 'are'} asked for"
     if not node.offers(name):
         return Obstacle(NodeDistance.WITHOUT, f"without {name}", f"has no {name}", _fix_of_size(name), name)
     if wanted <= allocatable:
-        text = f"has {free} of {shown(name, allocatable)} {name} free {needs}{_holders(name, node)}"
+        text = f"has {free} of {amount_text(name, allocatable)} {name} free {needs}{_holders(name, node)}"
         return Obstacle(NodeDistance.TAKEN, f"too little {name} free", text, _fix_of_taken(name))
     if _is_device(name) and wanted <= node.capacity.get(name, 0):
-        healthy = f"of which {shown(name, allocatable)} are healthy"
-        text = f"has {shown(name, node.capacity[name])} {name}, {healthy}, {needs}"
+        healthy = f"of which {amount_text(name, allocatable)} are healthy"
+        text = f"has {amount_text(name, node.capacity[name])} {name}, {healthy}, {needs}"
         fix = f"`gpu-plugin inventory` on {node.name} says what is wrong with the others"
         return Obstacle(NodeDistance.UNHEALTHY, f"unhealthy {name}", text, fix)
-    text = f"has {shown(name, allocatable)} {name} in all {needs}"
+    text = f"has {amount_text(name, allocatable)} {name} in all {needs}"
     return Obstacle(NodeDistance.TOO_SMALL, f"too little {name}", text, _fix_of_size(name))
 
 
@@ -146,11 +146,11 @@ def _holders(resource: str, node: NodeState) -> str:
         ((pod.asked[resource], pod.name) for pod in node.pods if pod.asked.get(resource)),
         key=lambda each: (-each[0], each[1]),
     )
-    told = summary((f"{name} has {shown(resource, amount, ROUND_CEILING)}" for amount, name in having), MOST_TOLD)
+    told = summary((f"{name} has {amount_text(resource, amount, ROUND_CEILING)}" for amount, name in having), MOST_TOLD)
     return f" ({told})" if told else ""
 
 
-def shown(resource: str, amount: Decimal, rounding: str = ROUND_FLOOR) -> str:
+def amount_text(resource: str, amount: Decimal, rounding: str = ROUND_FLOOR) -> str:
     """Write an amount: bytes in Mi, which compare at a glance, everything else as it is."""
     if resource in _BYTES or resource.startswith(_HUGE_PAGES):
         return f"{(amount / _MEBIBYTE).to_integral_value(rounding):f}Mi"

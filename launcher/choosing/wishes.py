@@ -9,7 +9,7 @@ from launcher.choosing.affinity import Toleration, read_toleration
 from launcher.choosing.cel import shown_line
 from launcher.choosing.claim import DEVICE_CLASS, Constraint, Misfit, Selector, claim_for, place_name, resource_in
 from launcher.choosing.cluster import Cluster, PublishedID, allocated_of, device_of, selectors_of
-from launcher.choosing.objects import called, objects_of, part_of
+from launcher.choosing.objects import objects_of, part_of, subject_of
 from launcher.vm.cards.annotations import Selection
 from launcher.vm.cards.claims import Entry, EntryKind
 from pci import slices as words
@@ -84,7 +84,7 @@ class _Words:
     same for these; else the line of CEL."""
 
     def __init__(self, claim: AskedClaim, selection: Selection) -> None:
-        self._owner = called(claim.owner)
+        self._owner = subject_of(claim.owner)
         entries: list[Entry] = []
         for request in objects_of(part_of(claim.spec, "devices", claim.owner), "requests", claim.owner):
             kinds = objects_of(request, "firstAvailable", claim.owner) or [part_of(request, "exactly", claim.owner)]
@@ -140,11 +140,11 @@ def _read(
                 by_request.setdefault(its_name, []).append(place)
                 if several:
                     by_request.setdefault(f"{its_name}/{kind.get('name')}", []).append(place)
-            who = entries.get(its_name, f"request {its_name!r} of {called(owner)}")
-            devices.append(WantedDevice(who, called(owner), alternatives, allocated.get(its_name)))
+            who = entries.get(its_name, f"request {its_name!r} of {subject_of(owner)}")
+            devices.append(WantedDevice(who, subject_of(owner), alternatives, allocated.get(its_name)))
     if missing := sorted(entries.keys() - by_request.keys()):
         raise UserError(
-            called(owner),
+            subject_of(owner),
             f"has no request {missing[0]!r}, which {entries[missing[0]]} is of",
             f"expected one of {', '.join(sorted(by_request)) or 'its requests'}",
         )
@@ -153,7 +153,7 @@ def _read(
         attribute = constraint.get("matchAttribute")
         names = constraint.get("requests") or []
         if not (isinstance(attribute, str) and isinstance(names, list) and set(map(str, names)) <= by_request.keys()):
-            raise UserError(called(owner), "has a constraint of another kind", _JUDGES)
+            raise UserError(subject_of(owner), "has a constraint of another kind", _JUDGES)
         bound = frozenset(place for each in names for place in by_request[str(each)]) or every
         if bound:
             sharings.append(Sharing(attribute, place_name(attribute), bound, known.source(attribute)))
@@ -163,9 +163,9 @@ def _alternative(
     kind: Mapping[str, Any], request: str, owner: Mapping[str, Any], cluster: Cluster, known: _Words
 ) -> Alternative:
     if not kind or kind.get("allocationMode") == "All" or kind.get("adminAccess"):
-        raise UserError(called(owner), f"request {request!r} is of another kind", _JUDGES)
+        raise UserError(subject_of(owner), f"request {request!r} is of another kind", _JUDGES)
     selectors = (
-        *_class(str(kind.get("deviceClassName")), cluster, called(owner)),
+        *_class(str(kind.get("deviceClassName")), cluster, subject_of(owner)),
         *map(known.selector, selectors_of(kind, owner)),
     )
     return Alternative(selectors, tuple(map(read_toleration, objects_of(kind, "tolerations", owner))))
@@ -177,7 +177,9 @@ def _count(kinds: Sequence[Mapping[str, Any]], request: str, owner: Mapping[str,
     counts = [kind.get("count") or 1 for kind in kinds]
     for count in counts:
         if not isinstance(count, int) or not 0 < count <= most:
-            raise UserError(called(owner), f"request {request!r} is of {count!r:.20} devices", f"expected up to {most}")
+            raise UserError(
+                subject_of(owner), f"request {request!r} is of {count!r:.20} devices", f"expected up to {most}"
+            )
     return int(counts[0])
 
 

@@ -11,7 +11,7 @@ _MOST_NOTES = 2
 _LINES = 25
 
 
-def clear(start: Start, given: Given) -> None:
+def report_findings(start: Start, given: Given) -> None:
     """Print the warnings, and raise what keeps the VM from starting. Of several errors, print each, and raise one that
     ends the program as the first of them would."""
     warnings = [given.located(finding.problem) for finding in start.warnings]

@@ -87,7 +87,7 @@ def hook(
 
 def _print_claim_templates(file: Path, cluster: Path | None) -> None:
     from launcher.choosing.cluster_files import read_cluster
-    from launcher.manifest.inputs import called, read_vms
+    from launcher.manifest.inputs import kind_and_name, read_vms
     from launcher.pod.documents import documents
     from launcher.pod.kubevirt import claim_template
     from launcher.vm.plain import PodObject
@@ -99,7 +99,7 @@ def _print_claim_templates(file: Path, cluster: Path | None) -> None:
         try:
             template = claim_template(vm, found)
         except UserError as error:
-            raise error.changed(partial(_below, f"{given.file}: {called(vm)}: ")) from error
+            raise error.changed(partial(_below, f"{given.file}: {kind_and_name(vm)}: ")) from error
         templates[str(template["metadata"])] = template
     print_text(documents(templates.values()))
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.answers import clear
+from launcher.commands.answers import report_findings
 from launcher.commands.options import BlockVolume, Emulation, GPUFlag, VMFlags, one_vm, refuse_other_volumes
 from launcher.pipeline.described_pod import DescribedPod
 from launcher.pipeline.pod import pod_of, with_gpus
@@ -98,7 +98,7 @@ def offline(flags: Offline) -> Start:
     interfaces = _pod_interfaces(vmi.spec, flags.network_status)
     facts = replace(facts, block=facts.block | given.block, pod_interfaces=interfaces)
     start = start_of(vmi, pod, DescribedPod(given=facts, libvirt=version))
-    clear(start, given)
+    report_findings(start, given)
     return start
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.answers import clear
+from launcher.commands.answers import report_findings
 from launcher.commands.local import Local, located
 from launcher.manifest.identity import NODE
 from launcher.pipeline.start import Start, start_of
@@ -67,7 +67,7 @@ def run(
     control = socket or _control_socket(uri, root_of(uri))
     start = start_of(given.instance, pod, ThisPod(uri=uri, emulation=flags.emulation, own=own))
     try:
-        clear(start, given)
+        report_findings(start, given)
     except errors.UserError as error:
         # The user has not written the pod's variables.
         raise errors.Refusal.of(error.problems, error.left_out) from error

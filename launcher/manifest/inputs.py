@@ -37,13 +37,13 @@ class TypeObject(NamedTuple):
     file: str
 
     @property
-    def called(self) -> str:
+    def kind_and_name(self) -> str:
         return f"{self.value['kind']} {names_of(self.value)[1]}"
 
     @property
     def subject(self) -> str:
         """What stands before a path in the object: its file, kind and name."""
-        return f"{self.file}: {self.called}: "
+        return f"{self.file}: {self.kind_and_name}: "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ def having_vms(given: ManifestFile) -> ManifestFile:
         kind = others[0].get("kind")
         wrong = "is missing" if kind is None else f"found {_bare(kind)!r}"
         raise UserError(f"{given.at(others[0], 'kind')}: kind", wrong, _KIND)
-    raise UserError(given.file, f"has no VM, but {summary(map(called, others))}", f"{_KIND} as well")
+    raise UserError(given.file, f"has no VM, but {summary(map(kind_and_name, others))}", f"{_KIND} as well")
 
 
 def names_of(vm: JSONObject) -> tuple[str | None, str | None]:
@@ -146,7 +146,7 @@ def names_of(vm: JSONObject) -> tuple[str | None, str | None]:
     return texts.get("namespace") or None, texts.get("name") or texts.get("generateName", "").rstrip("-.") or None
 
 
-def called(item: JSONObject) -> str:
+def kind_and_name(item: JSONObject) -> str:
     """Return an object's kind and name, as `Service web`."""
     words = (item.get("kind"), names_of(item)[1])
     return " ".join(map(_bare, (word for word in words if word is not None))) or "None"

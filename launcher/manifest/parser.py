@@ -145,7 +145,7 @@ def _name(vm: JSONObject) -> str:
 
 def _read(given: ManifestFile, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known) -> tuple[Given, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
-    others = summary(map(inputs.called, given.others))
+    others = summary(map(inputs.kind_and_name, given.others))
     of_input = (f"{given.file}: passed over, as they are no VMs: {others}",) if others else ()
     manifests: list[Given] = []
     errors: list[UserError] = []

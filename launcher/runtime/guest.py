@@ -24,7 +24,7 @@ from launcher.runtime.hostdevs import Hostdev, hostdevs_in
 from launcher.runtime.iommufd import IOMMUFD
 from launcher.runtime.memory_file import GuestMark
 from launcher.runtime.vm import VM, having_threads
-from launcher.vm.versions import Version, missing, newer_elements, numbered, refuse_newer, shown
+from launcher.vm.versions import Version, missing, newer_elements, numbered, refuse_newer, version_text
 from program.errors import Refusal
 from program.problem import Problem, one_line
 
@@ -178,7 +178,7 @@ def unknown_names(connection: Any, xml: str) -> tuple[Problem, ...]:
             problem = unknown_model(names, capabilities(names.machine))
         except libvirt.libvirtError:
             capabilities(None)  # so it was the machine
-            version = shown(numbered(connection.getVersion()))
+            version = version_text(numbered(connection.getVersion()))
             problem = missing(names.machine, f"is no machine of QEMU {version}, which is here")
     if problem is None and names.by_passt is not None:
         try:
@@ -296,7 +296,7 @@ def statistics(domain: Any) -> Mapping[str, Any]:
 def qemu_of(domain: Any) -> str:
     """Return the version of the QEMU that libvirt has, like 10.0.2."""
     with asking_libvirt("tell QEMU's version"):
-        return shown(numbered(domain.connect().getVersion()))
+        return version_text(numbered(domain.connect().getVersion()))
 
 
 def ask_agent(domain: Any, command: str, seconds: int) -> str:

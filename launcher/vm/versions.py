@@ -35,10 +35,10 @@ class Newer(NamedTuple):
 
     def problem(self, version: Version | None) -> Problem:
         """Return what is wrong with a `version` that is older, or unknown (None)."""
-        needs = f"{self.element} needs {self.program} {shown(self.since)}"
+        needs = f"{self.element} needs {self.program} {version_text(self.since)}"
         return Problem(
             self.field,
-            needs if version is None else f"{needs}, and this is {shown(version)}",
+            needs if version is None else f"{needs}, and this is {version_text(version)}",
             f"take a newer {self.program}, or leave out what asks for it",
         )
 
@@ -121,7 +121,7 @@ def numbered(version: int) -> Version:
     return version // 1_000_000, version // 1000 % 1000, version % 1000
 
 
-def shown(version: Version) -> str:
+def version_text(version: Version) -> str:
     return ".".join(map(str, version))
 
 

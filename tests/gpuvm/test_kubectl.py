@@ -9,7 +9,7 @@ import pytest
 from gpuvm import process as module
 from gpuvm.kubectl import Kubectl
 from gpuvm.objects import Pod
-from gpuvm.process import answered
+from gpuvm.process import run_program
 from program.errors import Refusal
 from tests.conftest import Command
 from tests.gpuvm.cluster import pod
@@ -76,7 +76,7 @@ def test_an_answer_that_is_no_list_of_objects_is_a_refusal(kubectl_gpuvm: Comman
 def test_who_does_not_answer_in_time_is_ended() -> None:
     before = time.monotonic()
     with pytest.raises(Refusal, match=r"sleep 60: has not answered in 0\.2 s; see whether this machine reaches"):
-        answered(["sleep", "60"], within=0.2)
+        run_program(["sleep", "60"], within=0.2)
     assert time.monotonic() - before < allowed(10)
 
 
@@ -92,20 +92,20 @@ def test_what_a_late_launcher_was_asked_may_be_done_all_the_same(kubectl: StandI
 def test_who_closes_its_output_and_stays_is_ended_too() -> None:
     program = "import os, time; os.close(1); time.sleep(60)"
     with pytest.raises(Refusal, match=r"has not answered in 1 s"):
-        answered([sys.executable, "-c", program], within=1)
+        run_program([sys.executable, "-c", program], within=1)
 
 
 def test_a_program_that_it_started_and_that_keeps_its_output_open_delays_nobody() -> None:
     began = time.monotonic()
     with pytest.raises(Refusal, match=r"has not answered in 0\.5 s"):
-        answered(["sh", "-c", "sleep 30 & wait"], within=0.5)
+        run_program(["sh", "-c", "sleep 30 & wait"], within=0.5)
     assert time.monotonic() - began < allowed(10)
 
 
 def test_who_says_too_much_is_ended() -> None:
     with pytest.raises(Refusal, match=r"prints more than 256 MiB"):
-        answered(["head", "-c", str(module._MOST + 2), "/dev/zero"], within=60)
+        run_program(["head", "-c", str(module._MOST + 2), "/dev/zero"], within=60)
 
 
 def test_a_call_has_its_input() -> None:
-    assert answered(["cat"], given=b"\x00abc").out == b"\x00abc"
+    assert run_program(["cat"], given=b"\x00abc").out == b"\x00abc"

@@ -16,7 +16,7 @@ from lxml import etree
 from launcher.runtime import guest
 from launcher.vm.facts import Facts
 from launcher.vm.guest_pci.addresses import Layout
-from launcher.vm.versions import NEWER, Version, newer_elements, shown
+from launcher.vm.versions import NEWER, Version, newer_elements, version_text
 from program.errors import Refusal, UserError
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
 from tests.launcher.guests import a_vm
@@ -44,7 +44,7 @@ def test_every_golden_file_has_a_case() -> None:
 def skip_newer(case: Case, libvirt: Version) -> None:
     """Skip what needs a newer libvirt than this."""
     if case.libvirt is not None and case.libvirt > libvirt:
-        pytest.skip(f"needs libvirt {shown(case.libvirt)}, and this is {shown(libvirt)}")
+        pytest.skip(f"needs libvirt {version_text(case.libvirt)}, and this is {version_text(libvirt)}")
 
 
 def machine_has(need: str, qemu_driver: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from launcher.fields.objects import Validator
-from launcher.manifest.inputs import TypeObject, called, names_of
+from launcher.manifest.inputs import TypeObject, kind_and_name, names_of
 from launcher.manifest.instancetypes import defaults, sizes
 from launcher.manifest.instancetypes.draft import Draft, Path
 from launcher.manifest.instancetypes.kinds import Instancetype, Preference, PreferenceSpec
@@ -150,7 +150,7 @@ def _look_up(
         return matching[0]
     if not given and (installed := common(matcher.wanted, matcher.name)) is not None:
         return installed
-    there = tuple(called(named.value) for named in given)
+    there = tuple(kind_and_name(named.value) for named in given)
     wrong = f"names {wanted}, which is not {f'in the file of --{field}: it has {summary(there)}' if there else 'here'}"
     of = f"-n {namespace} " if namespace and matcher.wanted == matcher.KINDS[1] else ""
     fix = (
@@ -184,7 +184,7 @@ def _is_named(matcher: Matcher, named: TypeObject, namespace: str | None) -> boo
 
 
 def _applied(named: TypeObject) -> Applied:
-    return Applied(named.called, named.value["spec"])
+    return Applied(named.kind_and_name, named.value["spec"])
 
 
 def _raise(problems: list[Problem]) -> None:

@@ -12,7 +12,7 @@ from lxml import etree
 from launcher.hook.kubevirt_domain import alias_of, guest_address_of, source_of
 from launcher.hook.preview import before_libvirt
 from launcher.runtime import guest
-from launcher.vm.versions import shown
+from launcher.vm.versions import version_text
 from tests.launcher.hook.domains import CASES, Case
 from tests.launcher.hook.kubevirt import free_ports, one, panics, refused_beside_plugins, started, understood
 from tests.launcher.test_domain import SCHEMA
@@ -186,4 +186,4 @@ def ours(xml: bytes) -> Counter[str]:
 
 def skip_newer(case: Case, qemu_driver: Any) -> None:
     if case.libvirt > guest.version(qemu_driver):
-        pytest.skip(f"needs libvirt {shown(case.libvirt)}")
+        pytest.skip(f"needs libvirt {version_text(case.libvirt)}")

@@ -1,7 +1,16 @@
 import pytest
 from lxml.builder import E
 
-from launcher.vm.versions import NEWER, Newer, kernel_version, newer_elements, numbered, parse_version, shown, too_new
+from launcher.vm.versions import (
+    NEWER,
+    Newer,
+    kernel_version,
+    newer_elements,
+    numbered,
+    parse_version,
+    too_new,
+    version_text,
+)
 from program.errors import UserError
 
 #: A domain with every element of the table.
@@ -79,7 +88,7 @@ def test_a_kernels_version_is_how_its_release_begins(release: str, version: tupl
 
 
 def test_libvirts_number_is_its_version() -> None:
-    assert shown(numbered(11_003_000)) == "11.3.0"
+    assert version_text(numbered(11_003_000)) == "11.3.0"
     assert numbered(9_000_002) == (9, 0, 2)
 
 
