@@ -113,7 +113,7 @@ _HEADER = ("FUNCTION", "DRIVER", "POWER", "BAR", "RESETS")
 
 
 def _row(snapshot: Snapshot, device: Device, function: Function) -> tuple[str, ...]:
-    details = snapshot.closely.details.get(function.address)
+    details = snapshot.inspection.details.get(function.address)
     if details is None:
         return (what(function), function.driver or "none", _UNKNOWN, _UNKNOWN, _UNKNOWN)
     if details.reset_methods:
@@ -135,7 +135,7 @@ def _largest(bars: tuple[BAR, ...] | None) -> str:
 
 
 def _as_json(snapshot: Snapshot, findings: tuple[NodeFinding, ...]) -> dict[str, Any]:
-    platform = snapshot.closely.platform
+    platform = snapshot.inspection.platform
     return {
         "severity": worst(findings).word,
         "findings": [
@@ -168,7 +168,7 @@ def _device_as_json(snapshot: Snapshot, device: Device) -> dict[str, Any]:
         "members": [str(member.address) for member in device.members],
         "numaNode": device.numa_node,
         "functions": [
-            function_as_json(function) | _details_as_json(function, snapshot.closely.details.get(function.address))
+            function_as_json(function) | _details_as_json(function, snapshot.inspection.details.get(function.address))
             for function in device.functions
         ],
     }

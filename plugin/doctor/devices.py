@@ -36,7 +36,7 @@ def size(number: int) -> str:
 
 def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     """Yield what is wrong with a device."""
-    details = snapshot.closely.details.get(device.lead.address)
+    details = snapshot.inspection.details.get(device.lead.address)
     yield from _viability(snapshot, device)
     yield from _left_behind(device)
     if device.mdev is not None or is_the_nodes(snapshot, device) or is_for_parts(snapshot, device):
@@ -114,7 +114,7 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     else:
         fixes = (reason.fix, *_makes_viable(snapshot, device))
         if reason == NO_IOMMU:
-            fixes = why_there_is_none(snapshot.closely.platform)[1:]
+            fixes = why_there_is_none(snapshot.inspection.platform)[1:]
         yield error(Check.VIABILITY, reason.wrong, *fixes, of=device.id)
 
 
@@ -183,7 +183,7 @@ def _not_as_wanted(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     for function in filter(is_on_vfio, device.functions):
         card = card_of(snapshot.host, function.address)
         wanted = wanted_settings(snapshot.host, card, snapshot.config).get(function.address, NOTHING)
-        details = snapshot.closely.details.get(function.address)
+        details = snapshot.inspection.details.get(function.address)
         if details is None:
             continue
         if wanted.reset_methods is not None and details.reset_methods not in (None, wanted.reset_methods):
@@ -210,7 +210,7 @@ def _not_yet(check: Check, device: Device, function: Function, name: str, has: s
 def _errors(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     """Yield what the kernel has counted since it found each function: it may be old."""
     for function in device.functions:
-        details = snapshot.closely.details.get(function.address)
+        details = snapshot.inspection.details.get(function.address)
         if details is None or details.errors is None:
             continue
         lost = [
@@ -228,7 +228,7 @@ def _errors(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
 def _bars(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     fix = ("turn on 'Above 4G Decoding' (64-bit MMIO) in the firmware", "or boot with pci=realloc")
     for function in device.functions:
-        details = snapshot.closely.details.get(function.address)
+        details = snapshot.inspection.details.get(function.address)
         if details is None or details.bars is None:
             continue
         for bar in details.bars:
@@ -267,7 +267,9 @@ def is_for_parts(snapshot: Snapshot, device: Device) -> bool:
 
 def has_no_reset(snapshot: Snapshot, details: Details) -> bool:
     """True if the function is known to have no reset of its own."""
-    return not details.reset_methods and (details.reset_methods is not None or snapshot.closely.platform.tells_resets)
+    return not details.reset_methods and (
+        details.reset_methods is not None or snapshot.inspection.platform.tells_resets
+    )
 
 
 def bus_is_reset_by_vfio(snapshot: Snapshot, device: Device) -> bool:

@@ -44,7 +44,7 @@ def without_effect(platform: Platform) -> tuple[str, ...]:
 
 def of_iommu(snapshot: Snapshot) -> NodeFinding:
     """Return the finding about the IOMMU, also if it is on."""
-    platform = snapshot.closely.platform
+    platform = snapshot.inspection.platform
     if not groups(snapshot):
         # With noiommu: true in the config, the admin expects it.
         finding = warning if snapshot.config.noiommu else error

@@ -35,10 +35,10 @@ def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
     return (
         _offer(snapshot),
         *_not_read(snapshot),
-        *_virtual_machine(snapshot.closely.platform),
+        *_virtual_machine(snapshot.inspection.platform),
         *about_vfio,
-        *_memlock(snapshot.closely.platform),
-        *_huge_pages(snapshot.closely.platform.transparent),
+        *_memlock(snapshot.inspection.platform),
+        *_huge_pages(snapshot.inspection.platform.transparent),
         *_fabric(snapshot),
         *_mdevs(snapshot),
     )
@@ -47,11 +47,11 @@ def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
 def _about_vfio(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
     return (
         of_iommu(snapshot),
-        *_command_line(snapshot.closely.platform),
+        *_command_line(snapshot.inspection.platform),
         *_interrupts(snapshot),
-        *_noiommu_mode(snapshot.closely.platform),
+        *_noiommu_mode(snapshot.inspection.platform),
         _vfio_driver(snapshot),
-        _vfio_iommu(snapshot.closely.platform),
+        _vfio_iommu(snapshot.inspection.platform),
         _device_nodes(snapshot),
     )
 
@@ -148,7 +148,7 @@ def _offer(snapshot: Snapshot) -> NodeFinding:
 
 
 def _not_read(snapshot: Snapshot) -> Iterator[NodeFinding]:
-    for fault in (*snapshot.not_read, *snapshot.closely.platform.faults, *snapshot.closely.faults):
+    for fault in (*snapshot.not_read, *snapshot.inspection.platform.faults, *snapshot.inspection.faults):
         if isinstance(fault, Problem):
             yield warning(Check.STATE, f"not read: {fault.subject}: {fault.wrong}", fault.fix)
         elif fault.wrong == Silent.WRONG:
@@ -195,7 +195,7 @@ def _command_line(platform: Platform) -> Iterator[NodeFinding]:
 def _interrupts(snapshot: Snapshot) -> Iterator[NodeFinding]:
     if not groups(snapshot):
         return  # the IOMMU remaps them; another finding says that there is none
-    platform = snapshot.closely.platform
+    platform = snapshot.inspection.platform
     modules = sorted(module for module, allowed in (platform.unsafe_interrupts or {}).items() if allowed)
     unsafe = f"allow_unsafe_interrupts of {' and '.join(modules)} is on"
     forbid = "take allow_unsafe_interrupts out of /etc/modprobe.d and the kernel's command line"
@@ -248,7 +248,7 @@ def _noiommu_mode(platform: Platform) -> Iterator[NodeFinding]:
 
 def _vfio_driver(snapshot: Snapshot) -> NodeFinding:
     bound = {function.driver for function in snapshot.host.functions.values() if function.driver is not None}
-    drivers = snapshot.closely.platform.drivers
+    drivers = snapshot.inspection.platform.drivers
     for_vfio = sorted(filter(is_vfio_driver, bound | (drivers or frozenset())))
     if for_vfio:
         return fine(Check.VFIO_DRIVER, f"drivers that give devices to VFIO: {', '.join(for_vfio)}")

@@ -38,7 +38,7 @@ def _named(peers: Sequence[Function]) -> str:
 
 def _switch(snapshot: Snapshot, together: Sequence[Function]) -> str:
     """Return what the switch does with requests from one of these to another, by ACS of the ports below it."""
-    read = snapshot.closely.peer_to_peer
+    read = snapshot.inspection.peer_to_peer
     ports = dict.fromkeys(bridge for peer in together for bridge in peer.bridges[2:])
     if not all(port in read for port in ports):
         return _by_groups(together)

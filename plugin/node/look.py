@@ -31,7 +31,7 @@ from plugin.fabric.status import FabricStatus, serves_without
 from plugin.kinds.card import refusals
 from plugin.kinds.cut import still_there, types_of
 from plugin.node.cordons import cordons_of
-from plugin.node.snapshot import Closely, Snapshot, peers_of
+from plugin.node.snapshot import Inspection, Snapshot, peers_of
 from plugin.nvml import Identities, read_identities
 from plugin.state_files import Broken
 from program.errors import Refusal
@@ -172,7 +172,7 @@ async def look_at_all(
         snapshot,
         fallen=fallen,
         partitions=partitions,
-        closely=await ask(_closely, places.sys, places.proc, inventory, peers_of(snapshot.host, inventory)),
+        inspection=await ask(_inspect, places.sys, places.proc, inventory, peers_of(snapshot.host, inventory)),
     )
 
 
@@ -209,7 +209,7 @@ async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Fa
     return FabricStatus(Board(table, ids, settings.version), owners or Owners())
 
 
-def _closely(sys: Path, proc: Path | None, inventory: Inventory, peers: tuple[Function, ...]) -> Closely:
+def _inspect(sys: Path, proc: Path | None, inventory: Inventory, peers: tuple[Function, ...]) -> Inspection:
     details = {}
     faults = []
     for function in (function for device in inventory.devices for function in device.functions):
@@ -225,4 +225,4 @@ def _closely(sys: Path, proc: Path | None, inventory: Inventory, peers: tuple[Fu
         except Unreadable as unreadable:
             faults.append(unreadable.fault)
     platform = read_platform(sys, proc)
-    return Closely(platform=platform, details=details, peer_to_peer=paths, faults=tuple(faults))
+    return Inspection(platform=platform, details=details, peer_to_peer=paths, faults=tuple(faults))

@@ -38,10 +38,9 @@ class DeviceState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closely:
-    """Parts that only commands look at: the platform, and `details` of each function of a device, with the `faults` of
-    those that could not be read; `peer_to_peer` of GPUs, network cards and the bridges above them, where it can be
-    read."""
+class Inspection:
+    """What only commands read of a node: its platform, the `details` of each function of a device, and `peer_to_peer`
+    of GPUs, network cards and the bridges above them, where it can be read. `faults`: what could not be read."""
 
     platform: Platform = field(default_factory=Platform)
     details: Mapping[PCIAddress, Details] = field(default_factory=dict)
@@ -90,7 +89,7 @@ class Snapshot:
     claimable_names: Mapping[str, str] = field(default_factory=dict)
     partitions: FabricStatus | None = None
     unlinked: Mapping[str, Hindrance] | None = None
-    closely: Closely = field(default_factory=Closely)
+    inspection: Inspection = field(default_factory=Inspection)
 
     def with_pods(self, listed: Listed) -> "Snapshot":
         """Return the snapshot with what the kubelet has listed."""

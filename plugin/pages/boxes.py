@@ -183,7 +183,7 @@ def _drivers(card: tuple[Function, ...]) -> str:
 def _ats(snapshot: Snapshot, function: Function) -> tuple[str, ...]:
     """Return whether the function's Address Translation Services are on; nothing if it has none, or nobody has read
     it."""
-    read = snapshot.closely.peer_to_peer.get(function.address)
+    read = snapshot.inspection.peer_to_peer.get(function.address)
     return () if read is None or read.ats is None else (f"ATS {'on' if read.ats else 'off'}",)
 
 

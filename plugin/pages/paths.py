@@ -25,7 +25,7 @@ class Mark(Enum):
 def marks_of(snapshot: Snapshot, boxes: Iterable[Box]) -> Mapping[PCIAddress, Mark]:
     """Return the marks of the switches' downstream ports above these boxes, as far as they are on the way between
     cards; none if none could be read: only root can. Other ports redirect nothing to where it does not go anyway."""
-    read, peers = snapshot.closely.peer_to_peer, peers_of(snapshot.host, snapshot.inventory)
+    read, peers = snapshot.inspection.peer_to_peer, peers_of(snapshot.host, snapshot.inventory)
     # Below the root port each switch, or level of one, has an upstream port and downstream ports.
     above = {port for peer in peers for port in peer.bridges[2::2]}
     ports = above & {port for box in boxes for port in box.at.bridges[2::2]}
