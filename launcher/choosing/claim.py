@@ -58,8 +58,8 @@ def place_name(attribute: str) -> str:
     return _PLACE_NAMES.get(attribute, attribute.rpartition("/")[2])
 
 
-class Misfit(IntEnum):
-    """Why a card cannot be a VM's, in the order in which this is judged: a later reason is a nearer miss."""
+class Rejection(IntEnum):
+    """Why a card cannot be a VM's, in the order of the checks: a later reason is a nearer miss."""
 
     OTHER_CLAIM = auto()
     OTHER_CLASS = auto()
@@ -75,17 +75,17 @@ class Misfit(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Selector:
     """A CEL expression over Kubernetes' `device`. `source`: the DeviceClass, resource or annotation that it comes from.
-    `misfit`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute or capacity to
+    `rejection`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute or capacity to
     show then."""
 
     expression: str
     source: str
-    misfit: Misfit
+    rejection: Rejection
     shows: str | None = None
 
 
 #: Of several GPUs that may be any: some of a board with partitions would nearly always be none, and no guest's.
-OFF_BOARDS = Selector(f"!has({_OURS}.{words.MODULE_ID})", f"several GPUs without {NVLINK}", Misfit.EXCLUDED)
+OFF_BOARDS = Selector(f"!has({_OURS}.{words.MODULE_ID})", f"several GPUs without {NVLINK}", Rejection.EXCLUDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +193,13 @@ def resource_in(expression: str) -> str | None:
 def _of_resource(resource: str) -> Selector:
     name = words.of_resource(resource)
     if (vendor := ANY_GPU.get(resource)) is None:
-        return Selector(name, resource, Misfit.OTHER_MODEL, words.RESOURCE)
+        return Selector(name, resource, Rejection.OTHER_MODEL, words.RESOURCE)
     # A switch of NVLink is its vendor's too, where a config offers one.
     gpu = (
         f'{_OURS}.?{words.VENDOR}.orValue("") == "{vendor}" && {_OURS}.?{words.TYPE}.orValue("") == "card" && '
         f'!({_HAS_PRODUCT} && {_OURS}.{words.PRODUCT}.contains("NVSwitch"))'
     )
-    return Selector(f"{name} || {gpu}", resource, Misfit.OTHER_VENDOR, words.RESOURCE)
+    return Selector(f"{name} || {gpu}", resource, Rejection.OTHER_VENDOR, words.RESOURCE)
 
 
 def _parts(word: Word, text: str, selection: Selection, *, of_all: int, of_gpus: int) -> Iterator[Selector | str]:
@@ -256,7 +256,7 @@ def _selector(word: Word, text: str, expression: str, shows: str | None = None) 
             f"{word} becomes a selector of {size} bytes, and Kubernetes takes {LONGEST_EXPRESSION}",
             "name fewer",
         )
-    return Selector(expression, _source(word, text), Misfit.EXCLUDED, shows)
+    return Selector(expression, _source(word, text), Rejection.EXCLUDED, shows)
 
 
 def _of_types(items: Iterable[str]) -> str:

@@ -18,16 +18,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from launcher.choosing.claim import ANY_GPU, Misfit, claim_for
+from launcher.choosing.claim import ANY_GPU, Rejection, claim_for
 from launcher.choosing.cluster import Cluster, PublishedDevice
 from launcher.choosing.limits import limits_of
 from launcher.choosing.names import MOST_TOLD, instead_of, nobodys, offered_by_dra, offered_by_nodes, refuse_unknown_ids
 from launcher.choosing.nodes import NodeState
 from launcher.choosing.objects import names, objects_of, part_of
 from launcher.choosing.obstacles import AskingPod, NodeDistance, Obstacle, amount_text, obstacles
-from launcher.choosing.placement import TOO_MANY, Judge, Placement, Verdict
+from launcher.choosing.placement import TOO_MANY, NodeMatcher, Placement, Verdict
 from launcher.choosing.remedies import remedies
-from launcher.choosing.wishes import AskedClaim, Wish, wish_of
+from launcher.choosing.requirements import AskedClaim, DeviceRequirements, requirements_of
 from launcher.vm.cards.annotations import Selection, refuse_unheard
 from launcher.vm.cards.claims import Entry, Request
 from pci import slices as words
@@ -51,7 +51,7 @@ class Fit:
     any node, and what to do. `remedies`: what would give the VM its cards, if the nearest node lacks these."""
 
     vm: str
-    wish: Wish
+    requirements: DeviceRequirements
     placements: tuple[Placement, ...]
     pod: AskingPod | None
     states: Mapping[str, NodeState]
@@ -64,7 +64,7 @@ class Fit:
     @property
     def is_judged(self) -> bool:
         """Return whether there was anything to judge: a card by DRA, or Nodes."""
-        return bool(self.wish.devices or self.states)
+        return bool(self.requirements.devices or self.states)
 
     @property
     def fitting(self) -> tuple[Placement, ...]:
@@ -86,7 +86,7 @@ class Fit:
         for placement in self.placements:
             if placement.unknowable is not None:
                 return str(placement.reason), "ask for an attribute with has(...), or .?NAME.orValue(...)"
-        if self.wish.devices and not any(placement.verdicts for placement in self.placements):
+        if self.requirements.devices and not any(placement.verdicts for placement in self.placements):
             return "no node has published a device by DRA", "see whether gpu-plugin serves DRA there: deploy/dra"
         nearest, of_it = self.nearest, self.obstacles[self.nearest.node]
         which = "the nearest" if len(self.placements) > 1 else "the only one"
@@ -112,9 +112,9 @@ class Fit:
         the most cards that nearly are."""
         its = self.obstacles[placement.node]
         suitable = sum(verdict.reason is None for verdict in placement.verdicts)
-        misfits = Counter(verdict.reason.misfit for verdict in placement.verdicts if verdict.reason)
-        misfit, nearly = max(misfits.items(), default=(0, 0))
-        return max((each.distance for each in its), default=0), len(its), -suitable, -misfit, -nearly, placement.node
+        rejections = Counter(verdict.reason.rejection for verdict in placement.verdicts if verdict.reason)
+        rejection, nearly = max(rejections.items(), default=(0, 0))
+        return max((each.distance for each in its), default=0), len(its), -suitable, -rejection, -nearly, placement.node
 
 
 class NamedClaim(NamedTuple):
@@ -149,15 +149,15 @@ def fit_of(
             owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
             asked.append(AskedClaim(owner, own.spec(), {each.name: str(each.entry) for each in own.requests}))
     asked += (_asked(claim, entries, namespace, cluster) for claim in claims)
-    wish = wish_of(asked, selection, cluster)
-    judge = Judge(wish, cluster)
-    if wish.devices:
-        placements = tuple(map(judge.placement, cluster.nodes))
+    requirements = requirements_of(asked, selection, cluster)
+    matcher = NodeMatcher(requirements, cluster)
+    if requirements.devices:
+        placements = tuple(map(matcher.placement, cluster.nodes))
     else:
         placements = tuple(Placement(name, (), None, ()) for name in sorted(cluster.states))
     fit = Fit(
         vm=vm,
-        wish=wish,
+        requirements=requirements,
         placements=placements,
         pod=pod,
         states=cluster.states,
@@ -175,7 +175,7 @@ def fit_of(
     if not fit.lacks_cards or fit.unknown:
         return fit
     nodes = sorted(cluster.nodes, key=lambda node: sum(each.short != _CARDS for each in fit.obstacles[node.name]))
-    return replace(fit, remedies=tuple(remedies(wish, cluster, nodes, placements, judge)))
+    return replace(fit, remedies=tuple(remedies(requirements, cluster, nodes, placements, matcher)))
 
 
 def claims_of(pod: Mapping[str, Any], cluster: Cluster) -> list[NamedClaim]:
@@ -209,7 +209,9 @@ def _asked(claim: NamedClaim, entries: Iterable[Entry], namespace: str | None, c
 def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster) -> Iterator[Obstacle]:
     states = cluster.states
     if placement.devices is None:
-        is_near = any(each.reason is None or each.reason.misfit >= Misfit.UNHEALTHY for each in placement.verdicts)
+        is_near = any(
+            each.reason is None or each.reason.rejection >= Rejection.UNHEALTHY for each in placement.verdicts
+        )
         distance = NodeDistance.TAKEN if is_near else NodeDistance.WITHOUT
         yield Obstacle(distance, _CARDS, str(placement.reason), _FIX_OF_CARDS)
     if pod is not None and placement.node in states:
@@ -291,7 +293,7 @@ def as_json(fit: Fit) -> str:
                 ],
                 "takes": [
                     {"entry": wanted.name, **_described(device)}
-                    for wanted, device in zip(fit.wish.devices, placement.devices or (), strict=False)
+                    for wanted, device in zip(fit.requirements.devices, placement.devices or (), strict=False)
                 ],
                 "cards": [
                     {
@@ -328,7 +330,8 @@ def as_text(fit: Fit, *, with_answer: bool = True) -> str:
         wrong, fix = fit.answer
         lines.append(f"{wrong}; {fix}")
     if fitting:
-        rows = _taken_rows(fit, fitting[:_MOST_NODES]) if fit.wish.devices else _free_rows(fit, fitting[:_MOST_NODES])
+        rows_of = _taken_rows if fit.requirements.devices else _free_rows
+        rows = rows_of(fit, fitting[:_MOST_NODES])
         lines += ["", *aligned(rows), *_more(len(fitting))]
     alike: dict[tuple[str, ...], list[str]] = {}
     for placement in others:
@@ -358,7 +361,7 @@ def _taken_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ..
     rows: list[tuple[str, ...]] = [("NODE", "ENTRY", "CARD", "PRODUCT", "UUID")]
     for placement in placements:
         node = placement.node
-        for wanted, device in zip(fit.wish.devices, placement.devices or (), strict=True):
+        for wanted, device in zip(fit.requirements.devices, placement.devices or (), strict=True):
             rows.append((node, wanted.name, _address(device), device.product or "-", _uuid(device) or "-"))
             node = ""
     return rows

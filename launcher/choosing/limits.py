@@ -10,7 +10,7 @@ from launcher.choosing.cluster import selectors_of
 from launcher.choosing.nodes import Amounts, amounts_of
 from launcher.choosing.objects import mapping_of, names, objects_of, part_of, subject_of
 from launcher.choosing.obstacles import amount_text
-from launcher.choosing.wishes import AskedClaim
+from launcher.choosing.requirements import AskedClaim
 from pci.resource import NODE_DEVICES
 from program.errors import UserError
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from launcher.choosing.affinity import keeps_away
 from launcher.choosing.cel import Expression, Unknowable
-from launcher.choosing.claim import Misfit, Selector
+from launcher.choosing.claim import Rejection, Selector
 from launcher.choosing.cluster import Cluster, Node, PublishedDevice, PublishedID
-from launcher.choosing.wishes import Alternative, Sharing, Wish
+from launcher.choosing.requirements import Alternative, DeviceRequirements, Sharing
 from pci import slices as words
 
 _MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
@@ -22,10 +22,10 @@ TOO_MANY = "the claim's constraints allow more combinations than are tried here"
 
 #: A reason in short, as cards are counted by it; {} is the selector's source.
 _NOT_SELECTED = {
-    Misfit.OTHER_CLASS: "not of {}",
-    Misfit.OTHER_MODEL: "another model",
-    Misfit.OTHER_VENDOR: "no {}",
-    Misfit.EXCLUDED: "excluded by {}",
+    Rejection.OTHER_CLASS: "not of {}",
+    Rejection.OTHER_MODEL: "another model",
+    Rejection.OTHER_VENDOR: "no {}",
+    Rejection.EXCLUDED: "excluded by {}",
 }
 
 
@@ -54,7 +54,7 @@ class _Option(NamedTuple):
 class Reason(NamedTuple):
     """Why a card cannot be a VM's: `short`, as cards are counted by it, and in full. `source`: the selector's."""
 
-    misfit: Misfit
+    rejection: Rejection
     short: str
     text: str
     source: str = ""
@@ -70,7 +70,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a VM would find on a node. `devices`: those that it would get, in the order of its wish; None if the node
+    """What a VM would find on a node. `devices`: those that it would get, in the requirements' order; None if the node
     cannot take it, with the `reason`. `verdicts`: one for each device of the node. `unknowable`: the device for which a
     selector has no answer, and why. `is_refused`: the scheduler takes devices that gpu-plugin refuses."""
 
@@ -82,16 +82,16 @@ class Placement:
     is_refused: bool = False
 
 
-class Judge:
-    """Judges nodes for one VM. Each expression is compiled once; UserError if it cannot be."""
+class NodeMatcher:
+    """Matches one VM's requirements with nodes. Compiles each expression once; UserError if that fails."""
 
-    def __init__(self, wish: Wish, cluster: Cluster, of: "Judge | None" = None) -> None:
-        """`of`: a judge of a similar wish, whose expressions are compiled already."""
-        self._wish = wish
+    def __init__(self, requirements: DeviceRequirements, cluster: Cluster, of: "NodeMatcher | None" = None) -> None:
+        """`of`: a matcher of similar requirements, whose compiled expressions are used again."""
+        self._requirements = requirements
         self._cluster = cluster
         kinds = [
             [_Kind(alternative, wanted.claim, wanted.allocated) for alternative in wanted.alternatives]
-            for wanted in wish.devices
+            for wanted in requirements.devices
         ]
         self._kinds = list(dict.fromkeys(kind for each in kinds for kind in each))
         self._kinds_of = [[self._kinds.index(kind) for kind in each] for each in kinds]
@@ -114,13 +114,13 @@ class Judge:
                 try:
                     why = self._reason(device, kind)
                 except Unknowable as error:
-                    why = Reason(Misfit.UNKNOWABLE, "unknowable", f"a selector has no answer for it: {error}")
+                    why = Reason(Rejection.UNKNOWABLE, "unknowable", f"a selector has no answer for it: {error}")
                     unknowable = unknowable or f"{device.id.name}: {error}"
                 if why is None:
                     could[number].append(device)
                     fits = True
                 else:
-                    reason = why if reason is None else max(reason, why, key=lambda each: each.misfit)
+                    reason = why if reason is None else max(reason, why, key=lambda each: each.rejection)
             verdicts.append(Verdict(device, None if fits else reason))
         if unknowable is not None:
             text = f"the scheduler gives up on the whole pod: a selector has no answer for {unknowable}"
@@ -142,7 +142,7 @@ class Judge:
         """Return why the device is none of this kind. A wrong model comes before a holder: nobody waits for it."""
         if kind.allocated is not None:  # the scheduler asks nothing else of it
             has = f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
-            return None if device.id == kind.allocated else Reason(Misfit.OTHER_CLAIM, "of another claim", has)
+            return None if device.id == kind.allocated else Reason(Rejection.OTHER_CLAIM, "of another claim", has)
         holder = self._cluster.taken.get(device.id)
         for selector in kind.alternative.selectors:
             try:
@@ -154,22 +154,22 @@ class Judge:
             if not holds:
                 return _not_selected(device, selector)
         if device.cannot is not None:
-            return Reason(Misfit.UNHEALTHY, "unhealthy", device.cannot)
+            return Reason(Rejection.UNHEALTHY, "unhealthy", device.cannot)
         if holder is not None:
-            return Reason(Misfit.TAKEN, "taken", f"taken by {holder}")
+            return Reason(Rejection.TAKEN, "taken", f"taken by {holder}")
         if not self._cluster.has_room(device):
-            return Reason(Misfit.TAKEN, "no room on its card", "its card has no room left for it")
+            return Reason(Rejection.TAKEN, "no room on its card", "its card has no room left for it")
         for taint in device.taints:
             if keeps_away(taint, kind.alternative.tolerations):
-                return Reason(Misfit.TAINTED, f"tainted {taint.key}", f"tainted: {taint}")
+                return Reason(Rejection.TAINTED, f"tainted {taint.key}", f"tainted: {taint}")
         return None
 
     def _chosen(self, candidates: Sequence[Sequence[_Option]]) -> tuple[PublishedDevice, ...] | str:
         """Return the first devices that go together, one for each that is wanted; or why there are none."""
-        for one, its in zip(self._wish.devices, candidates, strict=True):
+        for one, its in zip(self._requirements.devices, candidates, strict=True):
             if not its:
                 return f"no card here could be {one.name}"
-        steps, sharings = _Steps(_MOST_STEPS), self._wish.sharings
+        steps, sharings = _Steps(_MOST_STEPS), self._requirements.sharings
         consuming = any(option.device.consumes for each in candidates for option in each)
         try:
             if not consuming and (first := _first_fit(candidates, sharings)) is not None:
@@ -199,7 +199,7 @@ class Judge:
         if len(chosen) == len(candidates):
             return devices
         for option in candidates[len(chosen)]:
-            goes = _goes(option, len(chosen), chosen, self._wish.sharings)
+            goes = _goes(option, len(chosen), chosen, self._requirements.sharings)
             if goes and self._cluster.has_room(*devices, option.device):
                 all_of_them = self._with_room(candidates, (*chosen, option), steps)
                 if all_of_them is not None:
@@ -210,7 +210,7 @@ class Judge:
         """Return why gpu-plugin refuses these devices though the scheduler takes them: the GPUs of a claim that are on
         a board with NVSwitches have to be one partition."""
         by_claim: dict[str, list[PublishedDevice]] = {}
-        for wanted, device in zip(self._wish.devices, devices, strict=True):
+        for wanted, device in zip(self._requirements.devices, devices, strict=True):
             if device.attribute(f"{words.DRIVER}/{words.MODULE_ID}") is not None:
                 by_claim.setdefault(wanted.claim, []).append(device)
         for claim, gpus in by_claim.items():
@@ -234,8 +234,8 @@ def _are_partition(gpus: Sequence[PublishedDevice]) -> bool:
 def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
     shown = None if selector.shows is None else device.attribute(selector.shows) or device.amount(selector.shows)
     shown = _NOT_KNOWN.get(selector.shows or "") if shown is None else shown
-    short = _NOT_SELECTED[selector.misfit].format(selector.source)
-    return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}", selector.source)
+    short = _NOT_SELECTED[selector.rejection].format(selector.source)
+    return Reason(selector.rejection, short, short if shown is None else f"{short}: {shown}", selector.source)
 
 
 class _TooManySteps(Exception):

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from launcher.choosing.claim import NVLINK, OFF_BOARDS, Misfit, partition_of, place_name
+from launcher.choosing.claim import NVLINK, OFF_BOARDS, Rejection, partition_of, place_name
 from launcher.choosing.cluster import Cluster, Node
-from launcher.choosing.placement import TOO_MANY, Judge, Placement
-from launcher.choosing.wishes import Sharing, WantedDevice, Wish
+from launcher.choosing.placement import TOO_MANY, NodeMatcher, Placement
+from launcher.choosing.requirements import DeviceRequirements, Sharing, WantedDevice
 from launcher.vm.cards.annotations import Word
 from pci import slices as words
 from program.problem import summary
@@ -20,14 +20,18 @@ _MOST_WORDS = 10  # that are tried; a claim of somebody's own may have hundreds 
 
 
 def remedies(
-    wish: Wish, cluster: Cluster, nodes: Sequence[Node], before: Sequence[Placement], judge: Judge
+    requirements: DeviceRequirements,
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    before: Sequence[Placement],
+    matcher: NodeMatcher,
 ) -> Iterator[str]:
     """Yield what would help, a clause each. `nodes`: all of them, the one first whose cards are to be told; `before`:
-    what the VM finds on them, by this judge."""
+    what the VM finds on them, by this matcher."""
     free_first = [
         replace(node, devices=tuple(sorted(node.devices, key=lambda each: each.id in cluster.taken))) for node in nodes
     ]
-    idle = _first(Judge(wish, cluster.idle, judge), free_first)
+    idle = _first(NodeMatcher(requirements, cluster.idle, matcher), free_first)
     if idle is not None:
         held = [
             f"{device.attribute(words.PCI_BUS_ID) or device.id.name} of {idle.node} ({cluster.taken[device.id]})"
@@ -35,35 +39,42 @@ def remedies(
             if device.id in cluster.taken
         ]
         yield f"wait for {summary(held) if held else f'room on a card of {idle.node}'}"
-    own = list(dict.fromkeys(_words(wish)))[:_MOST_WORDS]
+    own = list(dict.fromkeys(_words(requirements)))[:_MOST_WORDS]
     several = [way for way in ([word for word in own if word != OFF_BOARDS.source], own) if len(way) > 1]
     for ways in ([[word] for word in own], *([way] for way in several)):
-        told = [text for way in ways if (text := _without(way, wish, cluster, nodes, before, judge)) is not None]
+        told = [
+            text for way in ways if (text := _without(way, requirements, cluster, nodes, before, matcher)) is not None
+        ]
         if told:
             yield from told
             break
 
 
-def _words(wish: Wish) -> Iterator[str]:
+def _words(requirements: DeviceRequirements) -> Iterator[str]:
     """Yield what the VM says itself of its cards: annotations, and lines of CEL."""
-    for wanted in wish.devices:
+    for wanted in requirements.devices:
         for alternative in wanted.alternatives:
-            yield from (each.source for each in alternative.selectors if each.misfit is Misfit.EXCLUDED)
-    yield from (sharing.source for sharing in wish.sharings)
+            yield from (each.source for each in alternative.selectors if each.rejection is Rejection.EXCLUDED)
+    yield from (sharing.source for sharing in requirements.sharings)
 
 
-def _first(judge: Judge, nodes: Sequence[Node]) -> Placement | None:
+def _first(matcher: NodeMatcher, nodes: Sequence[Node]) -> Placement | None:
     """Return the first node that has the cards; None if none has, or it would take too long to know."""
-    tried = (each for node in nodes if (each := judge.placement(node)).devices is not None or each.reason == TOO_MANY)
+    tried = (each for node in nodes if (each := matcher.placement(node)).devices is not None or each.reason == TOO_MANY)
     found = next(tried, None)
     return None if found is None or found.devices is None else found
 
 
 def _without(
-    way: Sequence[str], wish: Wish, cluster: Cluster, nodes: Sequence[Node], before: Sequence[Placement], judge: Judge
+    way: Sequence[str],
+    requirements: DeviceRequirements,
+    cluster: Cluster,
+    nodes: Sequence[Node],
+    before: Sequence[Placement],
+    matcher: NodeMatcher,
 ) -> str | None:
     """Return what becomes of the VM without these words; None if no node has the cards then, either."""
-    changed = Judge(reduce(_less, way, wish), cluster, judge)
+    changed = NodeMatcher(reduce(_less, way, requirements), cluster, matcher)
     found = _first(changed, nodes)
     if found is None:
         return None
@@ -96,8 +107,8 @@ def _done(word: str) -> str:
     return f"leave out {word}"
 
 
-def _less(wish: Wish, word: str) -> Wish:
-    """Return the wish without a word; instead of the one that keeps GPUs off boards, they are of one partition."""
+def _less(requirements: DeviceRequirements, word: str) -> DeviceRequirements:
+    """Return the requirements without a word. The word that keeps GPUs off boards is replaced by one partition."""
 
     def less(wanted: WantedDevice) -> WantedDevice:
         alternatives = (
@@ -106,14 +117,14 @@ def _less(wish: Wish, word: str) -> Wish:
         )
         return replace(wanted, alternatives=tuple(alternatives))
 
-    sharings = [each for each in wish.sharings if each.source != word]
+    sharings = [each for each in requirements.sharings if each.source != word]
     if word == OFF_BOARDS.source:
         of_gpus = {
             (number, at)
-            for number, wanted in enumerate(wish.devices)
+            for number, wanted in enumerate(requirements.devices)
             for at, alternative in enumerate(wanted.alternatives)
             if OFF_BOARDS in alternative.selectors
         }
         partition = partition_of(len({number for number, _ in of_gpus}))
         sharings.append(Sharing(partition, place_name(partition), frozenset(of_gpus), NVLINK))
-    return Wish(tuple(map(less, wish.devices)), tuple(sharings))
+    return DeviceRequirements(tuple(map(less, requirements.devices)), tuple(sharings))

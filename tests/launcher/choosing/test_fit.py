@@ -372,7 +372,7 @@ NAMED = NamedClaim("gpus", "ResourceClaim", "mine")
 def test_a_claim_that_the_vm_names_is_judged_with_the_rest_of_it() -> None:
     result = fit([*RTX, CLAIM], Request("gpus", "gpu"), RTX_3090, claims=[NAMED])
     assert taken(result) == {"rtx": ["pci-0000-01-00-0", "pci-0000-e1-00-0"]}
-    assert [wanted.name for wanted in result.wish.devices] == ["gpu 'g1'", "gpu 'g0'"]
+    assert [wanted.name for wanted in result.requirements.devices] == ["gpu 'g1'", "gpu 'g0'"]
 
 
 ATTRIBUTES = [device["attributes"] for device in RTX[0]["spec"]["devices"]]

@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.choosing.affinity import Toleration, read_toleration
 from launcher.choosing.cel import shown_line
-from launcher.choosing.claim import DEVICE_CLASS, Constraint, Misfit, Selector, claim_for, place_name, resource_in
+from launcher.choosing.claim import DEVICE_CLASS, Constraint, Rejection, Selector, claim_for, place_name, resource_in
 from launcher.choosing.cluster import Cluster, PublishedID, allocated_of, device_of, selectors_of
 from launcher.choosing.objects import objects_of, part_of, subject_of
 from launcher.vm.cards.annotations import Selection
@@ -19,7 +19,7 @@ from program.errors import UserError
 _OUR_CLASS = (f'device.driver == "{words.DRIVER}"',)
 #: Of a claim (AllocationResultsMaxSize, kubernetes/api resource/v1/types.go).
 _MOST_DEVICES = 32
-_JUDGES = (
+_SUPPORTED = (
     "fit judges requests of devices by number (allocationMode: ExactCount), firstAvailable of one device each, and "
     "matchAttribute"
 )
@@ -62,7 +62,7 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DeviceRequirements:
     """All devices that a VM wants, and what they have to share."""
 
     devices: tuple[WantedDevice, ...]
@@ -100,7 +100,7 @@ class _Words:
 
     def selector(self, expression: str) -> Selector:
         own = f"{shown_line(expression)} of {self._owner}"
-        return self._selectors.get(expression) or Selector(expression, own, Misfit.EXCLUDED)
+        return self._selectors.get(expression) or Selector(expression, own, Rejection.EXCLUDED)
 
     def source(self, attribute: str) -> str:
         """Return where the constraint with this attribute comes from."""
@@ -108,7 +108,7 @@ class _Words:
         return next((each.source for each in self._constraints if each.attribute == attribute), own)
 
 
-def wish_of(claims: Iterable[AskedClaim], selection: Selection, cluster: Cluster) -> Wish:
+def requirements_of(claims: Iterable[AskedClaim], selection: Selection, cluster: Cluster) -> DeviceRequirements:
     """Return what all claims of a VM want, so that no device is given twice. `selection`: what the VM's annotations ask
     for. UserError for a kind of request or constraint that fit does not judge, and for an entry whose request the claim
     lacks."""
@@ -116,7 +116,7 @@ def wish_of(claims: Iterable[AskedClaim], selection: Selection, cluster: Cluster
     sharings: list[Sharing] = []
     for claim in claims:
         _read(claim, _Words(claim, selection), cluster, devices, sharings)
-    return Wish(tuple(devices), tuple(sharings))
+    return DeviceRequirements(tuple(devices), tuple(sharings))
 
 
 def _read(
@@ -153,7 +153,7 @@ def _read(
         attribute = constraint.get("matchAttribute")
         names = constraint.get("requests") or []
         if not (isinstance(attribute, str) and isinstance(names, list) and set(map(str, names)) <= by_request.keys()):
-            raise UserError(subject_of(owner), "has a constraint of another kind", _JUDGES)
+            raise UserError(subject_of(owner), "has a constraint of another kind", _SUPPORTED)
         bound = frozenset(place for each in names for place in by_request[str(each)]) or every
         if bound:
             sharings.append(Sharing(attribute, place_name(attribute), bound, known.source(attribute)))
@@ -163,7 +163,7 @@ def _alternative(
     kind: Mapping[str, Any], request: str, owner: Mapping[str, Any], cluster: Cluster, known: _Words
 ) -> Alternative:
     if not kind or kind.get("allocationMode") == "All" or kind.get("adminAccess"):
-        raise UserError(subject_of(owner), f"request {request!r} is of another kind", _JUDGES)
+        raise UserError(subject_of(owner), f"request {request!r} is of another kind", _SUPPORTED)
     selectors = (
         *_class(str(kind.get("deviceClassName")), cluster, subject_of(owner)),
         *map(known.selector, selectors_of(kind, owner)),
@@ -189,4 +189,4 @@ def _class(name: str, cluster: Cluster, owner: str) -> tuple[Selector, ...]:
         raise UserError(
             owner, f"is of DeviceClass {name}, which is not there", "get deviceclasses with the slices and claims"
         )
-    return tuple(Selector(expression, f"DeviceClass {name}", Misfit.OTHER_CLASS) for expression in expressions)
+    return tuple(Selector(expression, f"DeviceClass {name}", Rejection.OTHER_CLASS) for expression in expressions)
