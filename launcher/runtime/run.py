@@ -14,12 +14,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from launcher.runtime import credentials, guest, saving, suspension, virtiofs
-from launcher.runtime.ahead import Ahead
 from launcher.runtime.embedded import called_for_passt, has_qemu_here, prepared, root_of
 from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started, SuspendRequested
 from launcher.runtime.hostdevs import Hostdev
 from launcher.runtime.memory_file import MemoryFile
 from launcher.runtime.plan import RunPlan
+from launcher.runtime.preparation import StartPreparation
 from launcher.runtime.progress import read_progress, wanted_by, words
 from launcher.runtime.qemu_log import printed, repeated
 from launcher.runtime.sockets import readiness, socket_directory
@@ -45,7 +45,9 @@ Ready = Callable[[bool], None]
 T = TypeVar("T")
 
 
-def run(plan: RunPlan, vm: VM, served: AbstractContextManager[None], ahead: Ahead | None = None) -> Ending:
+def run(
+    plan: RunPlan, vm: VM, served: AbstractContextManager[None], preparation: StartPreparation | None = None
+) -> Ending:
     """Define and start the domain, stay until it ends, and remove everything of it. Raise Refusal for what libvirt
     refuses. The VM is `served` until it has ended.
 
@@ -53,16 +55,16 @@ def run(plan: RunPlan, vm: VM, served: AbstractContextManager[None], ahead: Ahea
     the guest has no ACPI. Before the start it prevents the start. If libvirt does not answer, what it has made ends
     with this process.
     """
-    ahead = ahead or Ahead()
+    preparation = preparation or StartPreparation()
     let_lock(plan.locked)  # as the planner did (launcher.pipeline.this_pod), in a process that has ended
     its = _suspension(plan)
-    with ahead.root or _root(plan), served:
+    with preparation.root or _root(plan), served:
         try:
             if its is not None and its.is_done_here():
                 return Ending.SUSPENDED
             lost = partial(vm.events.put, Ending.FILES_LOST)
             with _files(plan) as ready, virtiofs.serving_shares(plan.shares, lost):
-                return _live(plan, vm, ready, ahead, its)
+                return _live(plan, vm, ready, preparation, its)
         finally:
             vm.becomes(Phase.ENDED)
 
@@ -115,8 +117,8 @@ def _nobody_asks(runs: bool) -> None:
 class _Session:
     """The connection and the domain, in a thread of their own, which puts the event Defined, or NotStarted."""
 
-    def __init__(self, plan: RunPlan, vm: VM, ahead: Ahead) -> None:
-        self._plan, self._vm, self._ahead = plan, vm, ahead
+    def __init__(self, plan: RunPlan, vm: VM, preparation: StartPreparation) -> None:
+        self._plan, self._vm, self._preparation = plan, vm, preparation
         self._left = threading.Event()
         self._ends = False
         self._thread = threading.Thread(target=self._run, name="libvirt", daemon=True)
@@ -143,7 +145,7 @@ class _Session:
 
     def _have_domain(self) -> None:
         plan, vm = self._plan, self._vm
-        self._ahead.looked()
+        self._preparation.wait_for_libvirt()
         with guest.connected(plan.uri, vm) as connection:
             if root_of(plan.uri) is not None:  # a domain there is what a killed launcher has left
                 guest.forget(connection, plan.domain, plan.xml)
@@ -155,15 +157,15 @@ class _Session:
                 guest.defined(connection, plan.xml, vm) as domain,
                 credentials.keeping_credentials(domain, plan.credentials),
             ):
-                guest.give_iommufd(domain, plan.xml, self._ahead.iommufd)
+                guest.give_iommufd(domain, plan.xml, self._preparation.iommufd)
                 vm.events.put(Defined(domain))
                 self._left.wait()
                 if self._ends:
                     guest.end(domain)
 
 
-def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead, its: Suspension | None) -> Ending:
-    session = _Session(plan, vm, ahead)
+def _live(plan: RunPlan, vm: VM, ready: Ready, preparation: StartPreparation, its: Suspension | None) -> Ending:
+    session = _Session(plan, vm, preparation)
     try:
         domain = _defined(vm, plan.domain)
         if isinstance(domain, Ending):

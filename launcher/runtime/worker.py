@@ -77,9 +77,9 @@ def _ended(
     """Return the VM's name and how it has ended, or the planner's exit code; the parameters are work()'s."""
     missing = None
     try:
-        from launcher.runtime.ahead import look_ahead
+        from launcher.runtime.preparation import prepare_start
 
-        ahead = look_ahead(uri, iommufd)
+        preparation = prepare_start(uri, iommufd)
         from launcher.runtime.run import run
     except ModuleNotFoundError as error:
         missing = error.name
@@ -100,7 +100,7 @@ def _ended(
     stops.append(vm.request)
     if readable([stopped], 0):  # before the line above
         vm.request(StopRequested.SIGNAL)
-    return plan.domain, run(plan, vm, served(plan, vm), ahead)
+    return plan.domain, run(plan, vm, served(plan, vm), preparation)
 
 
 def tidy(place: int, forget: Callable[[Path], None]) -> None:

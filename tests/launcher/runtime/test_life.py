@@ -11,10 +11,10 @@ from uuid import uuid4
 import libvirt
 import pytest
 
-from launcher.runtime.ahead import Ahead
 from launcher.runtime.embedded import root_of
 from launcher.runtime.events import Ending
 from launcher.runtime.plan import RunPlan
+from launcher.runtime.preparation import StartPreparation
 from launcher.runtime.run import run, tidy
 from launcher.runtime.vm import VM, Change, Phase, StopRequested, VMIdentity
 from launcher.vm.domain import domain_name, socket_directory
@@ -101,7 +101,7 @@ def test_a_stop_does_not_wait_for_a_libvirt_that_does_not_answer(tmp_path: Path,
     planned = plan(tmp_path, "test:///default")
     vm, hangs, begun = VM(planned.identity), threading.Event(), time.monotonic()
     vm.request(stop)
-    assert run(planned, vm, nullcontext(), Ahead(looked=hangs.wait)) is Ending.NOT_STARTED
+    assert run(planned, vm, nullcontext(), StartPreparation(wait_for_libvirt=hangs.wait)) is Ending.NOT_STARTED
     assert time.monotonic() - begun < allowed(20)
     hangs.set()
 
@@ -121,7 +121,7 @@ def test_what_becomes_a_link_before_libvirt_has_the_domain_is_refused(tmp_path: 
     vm = VM(planned.identity)
     with told(vm) as changes:
         with pytest.raises(Refusal, match=r"the volume 'data': .* leads out of its volume, to /etc/passwd"):
-            run(planned, vm, nullcontext(), Ahead(looked=swap))
+            run(planned, vm, nullcontext(), StartPreparation(wait_for_libvirt=swap))
         assert [change.phase for change in changes] == [Phase.PREPARING, Phase.ENDED]
 
 

@@ -1,5 +1,5 @@
-"""What is done while the plan is made: libvirt's look at QEMU, most of a pod's first start. Nothing else is imported
-here, so that the look begins before the rest of the process is there."""
+"""Prepares the start while the plan is made: libvirt's look at QEMU, most of a pod's first start. Nothing else is
+imported here, so that the look begins before the rest of the process is there."""
 
 import threading
 from collections.abc import Callable
@@ -13,17 +13,18 @@ from program.errors import ProgramError
 
 
 @dataclass(frozen=True)
-class Ahead:
-    """What was done while the plan was made. `root`: the embedded driver's root, locked, if it existed. `looked` waits
-    until libvirt has looked at QEMU, and raises Refusal if libvirt cannot be used, which libvirt explains only once.
-    `iommufd`: /dev/iommu, opened as root if the launcher has started so; None where it could not be opened."""
+class StartPreparation:
+    """What is ready for the start before the plan is. `root`: the embedded driver's root, locked, if it existed.
+    `wait_for_libvirt` waits until libvirt has looked at QEMU, and raises Refusal if libvirt cannot be used, which
+    libvirt explains only once. `iommufd`: /dev/iommu, opened as root if the launcher has started so; None where it
+    could not be opened."""
 
     root: AbstractContextManager[object] | None = None
-    looked: Callable[[], object] = lambda: None
+    wait_for_libvirt: Callable[[], object] = lambda: None
     iommufd: IOMMUFD | None = None
 
 
-def look_ahead(uri: str, iommufd: IOMMUFD | None) -> Ahead:
+def prepare_start(uri: str, iommufd: IOMMUFD | None) -> StartPreparation:
     """Have libvirt find out what QEMU can do, if its root exists already, as in a pod."""
     place = ExitStack()
     with suppress(ProgramError):  # the planner says what is wrong with the URI, and run() with the root
@@ -38,12 +39,12 @@ def look_ahead(uri: str, iommufd: IOMMUFD | None) -> Ahead:
                 except ProgramError as refusal:
                     refusals.append(refusal)
 
-            def looked() -> None:
+            def wait_for_libvirt() -> None:
                 thread.join()
                 for refusal in refusals:
                     raise refusal
 
             thread = threading.Thread(target=look, daemon=True)
             thread.start()
-            return Ahead(place, looked, iommufd)
-    return Ahead(iommufd=iommufd)
+            return StartPreparation(place, wait_for_libvirt, iommufd)
+    return StartPreparation(iommufd=iommufd)
