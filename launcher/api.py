@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.manifest.identity import known_in
-from launcher.manifest.parser import given_in
+from launcher.manifest.parser import vm_in
 from launcher.pipeline.described_pod import DescribedPod
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import start_of
@@ -40,7 +40,7 @@ def render(
     UserError for a manifest or a variable that is wrong, Refusal for a node that cannot do it; ProgramError is both.
     """
     text = manifest if isinstance(manifest, str) else _text(manifest)
-    given = given_in(text, known_in(environ, None))
+    given = vm_in(text, known_in(environ, None))
     pod = Pod(environ=environ, sysfs=None if sysfs is None else Path(sysfs), offline=True)
     start = start_of(given.instance, pod, DescribedPod(given=Facts(block=given.block)))
     if start.errors:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from launcher.manifest.parser import Given
+from launcher.manifest.parser import ParsedVM
 from launcher.pipeline.start import Start
 from program.errors import first_lines, together
 from program.problem import MOST_LINES, Severity
@@ -11,7 +11,7 @@ _MOST_NOTES = 2
 _LINES = 25
 
 
-def report_findings(start: Start, given: Given) -> None:
+def report_findings(start: Start, given: ParsedVM) -> None:
     """Print the warnings, and raise what keeps the VM from starting. Of several errors, print each, and raise one that
     ends the program as the first of them would."""
     warnings = [given.located(finding.problem) for finding in start.warnings]

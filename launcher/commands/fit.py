@@ -10,7 +10,7 @@ from launcher.choosing.cluster import Cluster
 from launcher.choosing.cluster_files import read_cluster
 from launcher.choosing.obstacles import asking
 from launcher.commands.options import ClusterFile, VMFlags, one_vm
-from launcher.manifest.parser import Given
+from launcher.manifest.parser import ParsedVM
 from launcher.pod.claims import CLAIM, by_claim
 from launcher.pod.objects import objects
 from pci.resource import NODE_DEVICES
@@ -70,7 +70,7 @@ def fit(
     return 0 if result.fitting or not result.is_judged else 1
 
 
-def _pod(given: Given, named: str | None, cluster: Cluster, *, dra: bool) -> Mapping[str, Any] | None:
+def _pod(given: ParsedVM, named: str | None, cluster: Cluster, *, dra: bool) -> Mapping[str, Any] | None:
     """Return the pod that wants a node; None if there are no Nodes to ask."""
     if named is not None:
         if named not in cluster.waiting:

@@ -109,14 +109,15 @@ def _below(place: str, problem: Problem) -> Problem:
 
 
 def _explain(file: Path | None, vmi: Path | None, sysfs: Path) -> None:
-    from launcher.hook.kubevirt_domain import Asked, read_asked
+    from launcher.hook.kubevirt_domain import VMIRequest, read_vmi
     from launcher.hook.preview import before_libvirt, explained
     from launcher.hook.rewrite import rewritten
 
-    given = read_input_bytes(file or STDIN, _LARGEST, "expected a domain, as virsh dumpxml --inactive prints it")
-    asked = Asked() if vmi is None else read_asked(read_input_bytes(vmi, _LARGEST, "expected the domain's VMI as JSON"))
-    domain = before_libvirt(given)
-    answer = rewritten(domain, asked, sysfs)
+    document = read_input_bytes(file or STDIN, _LARGEST, "expected a domain, as virsh dumpxml --inactive prints it")
+    expected = "expected the domain's VMI as JSON"
+    request = VMIRequest() if vmi is None else read_vmi(read_input_bytes(vmi, _LARGEST, expected))
+    domain = before_libvirt(document)
+    answer = rewritten(domain, request, sysfs)
     for warning in answer.warnings:
         print(f"gpu-launcher: warning: {warning}", file=sys.stderr)
     print_text(explained(domain, answer))

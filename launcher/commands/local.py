@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from launcher.commands.options import Emulation, GPUFlag, VMFlags, one_vm, refuse_other_volumes
-from launcher.manifest.parser import Given
+from launcher.manifest.parser import ParsedVM
 from launcher.pipeline.own_machine import own_machine
 from launcher.pipeline.pod import SYS, Pod, this_pod, with_gpus
 from launcher.runtime.embedded import DEFAULT_URI, uri_of
@@ -72,7 +72,7 @@ class Local(VMFlags):
 class Located(NamedTuple):
     """A VM, the pod that it is in, the libvirt that is to run it, and its place without a pod, None in one."""
 
-    given: Given
+    given: ParsedVM
     pod: Pod
     uri: str
     own: OwnMachine | None

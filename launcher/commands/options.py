@@ -9,7 +9,7 @@ import typer
 
 from launcher.commands.answers import say_notes
 from launcher.manifest.identity import Known, known_in
-from launcher.manifest.parser import Given, read_every, read_given
+from launcher.manifest.parser import ParsedVM, read_every, read_vm
 from launcher.vm.spec import VirtualMachineInstance
 from program.errors import UserError
 from program.problem import one_line
@@ -86,13 +86,13 @@ class VMFlags:
             raise UserError(f"--vm {self.also_vm}", f"another file is the argument, {self.vm}", "give one of them")
 
 
-def one_vm(flags: VMFlags, environ: Mapping[str, str]) -> Given:
+def one_vm(flags: VMFlags, environ: Mapping[str, str]) -> ParsedVM:
     """Read the VM that the flags name, and say the notes about it. `environ` are the variables of its pod."""
     known = known_in(environ, flags.namespace)
-    return _told((read_given(flags.vm, flags.name, _types(flags), known),))[0]
+    return _told((read_vm(flags.vm, flags.name, _types(flags), known),))[0]
 
 
-def every_vm(flags: VMFlags, suffix: str) -> tuple[Given, ...]:
+def every_vm(flags: VMFlags, suffix: str) -> tuple[ParsedVM, ...]:
     """Read all VMs that the flags name, and say the notes about them. The suffix follows a generateName."""
     known = Known(flags.namespace or None, suffix=suffix)
     return _told(read_every(flags.vm, flags.name, _types(flags), known))
@@ -103,7 +103,7 @@ def _types(flags: VMFlags) -> dict[str, Path]:
     return {field: file for field, file in files.items() if file is not None}
 
 
-def _told(vms: tuple[Given, ...]) -> tuple[Given, ...]:
+def _told(vms: tuple[ParsedVM, ...]) -> tuple[ParsedVM, ...]:
     say_notes([one_line(note) for given in vms for note in given.notes])
     return vms
 

@@ -15,7 +15,7 @@ from launcher.choosing.names import refuse_unknown_ids
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_other_volumes
 from launcher.fields.quantity import parse_amount, written
-from launcher.manifest.parser import Given
+from launcher.manifest.parser import ParsedVM
 from launcher.pipeline.start import attempt
 from launcher.pod.controllers import Kind, Run, pod_spec
 from launcher.pod.documents import documents
@@ -260,7 +260,7 @@ def _size(bars: str) -> int:
     return size
 
 
-def _run(given: Given, kind: Kind | None, replicas: int | None, max_unavailable: int | None) -> Run:
+def _run(given: ParsedVM, kind: Kind | None, replicas: int | None, max_unavailable: int | None) -> Run:
     """What the flags say, and else the manifest."""
     controller, number = given.many or (Kind.POD.value, None)
     return Run(kind or Kind(controller), number if replicas is None else replicas, max_unavailable)

@@ -49,11 +49,11 @@ def _load() -> None:
 
 def _logged(domain: bytes, vmi: bytes, sysfs: Path) -> bytes:
     """Return the new domain, with what was done to it in the log."""
-    from launcher.hook.kubevirt_domain import read_asked
+    from launcher.hook.kubevirt_domain import read_vmi
     from launcher.hook.rewrite import rewritten
 
     try:
-        answer = rewritten(domain, read_asked(vmi), sysfs)
+        answer = rewritten(domain, read_vmi(vmi), sysfs)
     except ProgramError as error:
         _log.error("%s", one_line(error))
         raise

@@ -32,15 +32,15 @@ _LISTS = {"gpus": EntryKind.GPU, "hostDevices": EntryKind.HOST_DEVICE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """`resources`: the resource of each entry, by list and name, in the order of the entries' seats; empty for an entry
-    that DRA serves."""
+class VMIRequest:
+    """What a VMI asks of the hook. `resources`: the resource of each entry, by list and name, in the order of the
+    entries' seats; empty for an entry that DRA serves."""
 
     annotations: Annotations = field(default_factory=Annotations)
     resources: Mapping[tuple[EntryKind, str], str] = field(default_factory=dict)
 
 
-def read_asked(vmi: bytes) -> Asked:
+def read_vmi(vmi: bytes) -> VMIRequest:
     """Read a VirtualMachineInstance as JSON; UserError for anything else, and for annotations that make no sense."""
     try:
         given = json.loads(vmi)
@@ -77,7 +77,7 @@ def read_asked(vmi: bytes) -> Asked:
             "leave out one of them",
         )
     devices = _object(_object(_object(given, "spec"), "domain"), "devices")
-    return Asked(annotations=annotations, resources=dict(_entries(devices)))
+    return VMIRequest(annotations=annotations, resources=dict(_entries(devices)))
 
 
 def _entries(devices: Mapping[str, Any]) -> Iterable[tuple[tuple[EntryKind, str], str]]:
@@ -127,14 +127,14 @@ def _no_domain(wrong: str) -> UserError:
     return UserError("the domain", wrong, "expected the XML of a libvirt domain, as `virsh dumpxml` prints it")
 
 
-def guest_in(root: Element, asked: Asked) -> Guest:
+def guest_in(root: Element, request: VMIRequest) -> Guest:
     """Read the guest, with what the annotations ask for; UserError if the domain lacks something that it needs."""
     kind = root.find("os/type")
     architecture = _ARCHITECTURES.get("" if kind is None else kind.get("arch", ""))
     if kind is None or architecture is None:
         raise _lacks("os/type with arch x86_64 or aarch64")
     page, security = root.find("memoryBacking/hugepages/page"), root.find("launchSecurity")
-    annotations = asked.annotations
+    annotations = request.annotations
     return Guest(
         memory=memory_in(root),
         cpus=_cpus(root),
@@ -237,19 +237,19 @@ def _cpulist(text: str) -> tuple[int, ...]:
         raise UserError("the domain's <cell>", f"has {error}", "expected CPUs like 0-3,8") from error
 
 
-def named_in(root: Element, asked: Asked) -> Mapping[Claim, Element]:
+def named_in(root: Element, request: VMIRequest) -> Mapping[Claim, Element]:
     """Return the <hostdev> of each entry, in the order of the VM's: all gpus, then all hostDevices. An entry that the
     VMI does not name has its place behind the others of its list.
 
     UserError where two entries of a list have one name, or two entries one device.
     """
-    places = {key: place for place, key in enumerate(asked.resources)}
+    places = {key: place for place, key in enumerate(request.resources)}
 
     def place(named: tuple[Claim, Element]) -> tuple[bool, int]:
         entry = named[0].entry
         return entry.kind is not EntryKind.GPU, places.get((entry.kind, entry.name), len(places))
 
-    named = sorted(_named(root, asked), key=place)
+    named = sorted(_named(root, request), key=place)
     claims: dict[tuple[EntryKind, str], Claim] = {}
     first: dict[DeviceID, Entry] = {}
     for claim, _ in named:
@@ -271,13 +271,13 @@ def named_in(root: Element, asked: Asked) -> Mapping[Claim, Element]:
     return dict(named)
 
 
-def _named(root: Element, asked: Asked) -> Iterator[tuple[Claim, Element]]:
+def _named(root: Element, request: VMIRequest) -> Iterator[tuple[Claim, Element]]:
     for element in root.iterfind("devices/hostdev"):
         match = _ALIAS.fullmatch(alias_of(element))
         if match is None:
             continue
         kind = EntryKind.GPU if match["kind"] == "gpu" else EntryKind.HOST_DEVICE
-        wants = Request("", match["name"]) if match["dra"] else asked.resources.get((kind, match["name"]), "")
+        wants = Request("", match["name"]) if match["dra"] else request.resources.get((kind, match["name"]), "")
         entry = Entry(kind=kind, name=match["name"], wants=wants)
         address = element.find("source/address")
         device = None if address is None else _device_at(address)

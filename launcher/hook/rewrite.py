@@ -20,7 +20,7 @@ from lxml.etree import _Element as Element
 from launcher.hook import edits
 from launcher.hook.cards import corrected
 from launcher.hook.kubevirt_domain import (
-    Asked,
+    VMIRequest,
     cells_in,
     guest_address_of,
     guest_in,
@@ -61,25 +61,25 @@ class Rewritten:
     warnings: tuple[Problem, ...] = ()
 
 
-def rewritten(domain: bytes, asked: Asked, sysfs: Path) -> Rewritten:
+def rewritten(domain: bytes, request: VMIRequest, sysfs: Path) -> Rewritten:
     """Return the whole new domain; one without PCI devices of entries as it is. `sysfs` stands for the node's /sys.
 
     ProgramError if anything is wrong: KubeVirt then starts no VM.
     """
     root = parsed(domain)
-    named = named_in(root, asked)
-    _refuse_other_names(asked, named)
+    named = named_in(root, request)
+    _refuse_other_names(request, named)
     if all(isinstance(claim.device, USBAddress) for claim in named):
         return Rewritten(xml=domain)
     host = _read_host(sysfs)
-    guest = guest_in(root, asked)
+    guest = guest_in(root, request)
     claims, warnings = corrected(tuple(named), host)
-    cards = whole_cards(claims, (), host, asked.annotations.companions)
+    cards = whole_cards(claims, (), host, request.annotations.companions)
     _refuse_missing(cards)
-    _refuse_grace(cards, host, asked, root)
+    _refuse_grace(cards, host, request, root)
     elements = {claim.entry: element for claim, element in named.items()}
     ours = edits.taken_out(root, elements.values(), {function for card in cards for function in card.functions})
-    staying = _staying(asked, cards, elements, ours)
+    staying = _staying(request, cards, elements, ours)
     facts = Facts(
         kvm=root.get("type") != "qemu",
         processors=UNKNOWN if guest.topology == "none" else processors_of(sysfs),
@@ -103,7 +103,7 @@ def rewritten(domain: bytes, asked: Asked, sysfs: Path) -> Rewritten:
     if cells:
         edits.write_cells(root, cells)
     edits.write_hole(root, guest, hole)
-    for name in asked.annotations.roms:
+    for name in request.annotations.roms:
         edits.write_no_rom(next(element for entry, element in elements.items() if entry.name == name))
     edits.write_devices(root, guest, layout, seats, elements, ours)
     edits.refuse_one_address_twice(root)
@@ -117,9 +117,9 @@ def rewritten(domain: bytes, asked: Asked, sysfs: Path) -> Rewritten:
     )
 
 
-def _refuse_other_names(asked: Asked, named: Iterable[Claim]) -> None:
+def _refuse_other_names(request: VMIRequest, named: Iterable[Claim]) -> None:
     names = Counter(claim.entry.name for claim in named)
-    for annotation, mapping in ((SEATS_OF, asked.annotations.seats), (ROM_OF, asked.annotations.roms)):
+    for annotation, mapping in ((SEATS_OF, request.annotations.seats), (ROM_OF, request.annotations.roms)):
         for name in mapping:
             if name not in names:
                 known = f"expected one of {', '.join(sorted(names))}" if names else "leave it out: the domain has none"
@@ -144,7 +144,7 @@ def _refuse_missing(cards: tuple[GuestCard, ...]) -> None:
         raise together(errors)
 
 
-def _refuse_grace(cards: tuple[GuestCard, ...], host: Host, asked: Asked, root: Element) -> None:
+def _refuse_grace(cards: tuple[GuestCard, ...], host: Host, request: VMIRequest, root: Element) -> None:
     """Refuse a GPU of a Grace superchip in a domain without the SMMUv3 that KubeVirt makes by a gate, and annotations
     that would move it from there."""
     gpus = [(card.claim.entry, gpu) for card in cards for gpu in grace_gpus(card, host)]
@@ -155,16 +155,16 @@ def _refuse_grace(cards: tuple[GuestCard, ...], host: Host, asked: Asked, root: 
     if root.find("devices/iommu[@model='smmuv3']") is None:
         wrong = f"{is_grace}, and the domain has no SMMUv3 for it"
         raise UserError(entry, wrong, "turn on KubeVirt's gate GraceIOVirtualization, or give the VM another card")
-    if asked.annotations.seats or asked.annotations.topology != "none":
+    if request.annotations.seats or request.annotations.topology != "none":
         wrong = f"{is_grace}, which stays behind the SMMUv3 where KubeVirt has put it"
         raise UserError(entry, wrong, f"leave out the annotations {TOPOLOGY} and {SEATS_OF}")
 
 
 def _staying(
-    asked: Asked, cards: tuple[GuestCard, ...], elements: Mapping[Entry, Element], ours: Mapping[str, Element]
+    request: VMIRequest, cards: tuple[GuestCard, ...], elements: Mapping[Entry, Element], ours: Mapping[str, Element]
 ) -> Mapping[Claim, PCIAddress]:
     """Return the addresses of the cards that KubeVirt has placed, which stay there; none if the VM asks for a place."""
-    if asked.annotations.seats or asked.annotations.topology != "none":
+    if request.annotations.seats or request.annotations.topology != "none":
         return {}
     indices = {number(element.get("index", "0")) for element in ours.values()}
     staying = {}

@@ -120,11 +120,11 @@ def input_in(content: bytes, file: str) -> ManifestFile:
 
 
 def read_vms(path: Path) -> ManifestFile:
-    """Read an input as read_input does; UserError also as for having_vms."""
-    return having_vms(read_input(path))
+    """Read an input as read_input does; UserError also as for require_vms."""
+    return require_vms(read_input(path))
 
 
-def having_vms(given: ManifestFile) -> ManifestFile:
+def require_vms(given: ManifestFile) -> ManifestFile:
     """Return the input; UserError for one without a VM, which says what it has instead."""
     if given.vms:
         return given

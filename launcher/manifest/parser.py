@@ -50,8 +50,8 @@ class ObjectSource(NamedTuple):
         return problem._replace(subject=place + problem.subject.removeprefix(self.given.file))
 
 
-class Given(NamedTuple):
-    """A VM that was given. `namespace` is None where neither it nor anybody else says one.
+class ParsedVM(NamedTuple):
+    """A VM of a manifest, parsed. `namespace` is None where neither it nor anybody else says one.
 
     `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
     file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
@@ -86,9 +86,9 @@ class Given(NamedTuple):
         return self.source.located(problem._replace(subject=f"{above}{problem.subject}"))
 
 
-def read_given(
+def read_vm(
     path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
-) -> Given:
+) -> ParsedVM:
     """Read the one VM of an input, or the one that is called `name`, or `NAMESPACE/NAME`.
 
     `types`: the files of --instancetype and --preference, by these names. `known`: what else is known of it. UserError
@@ -100,16 +100,16 @@ def read_given(
     return _read(given, [vm], types or {}, known)[0]
 
 
-def given_in(text: str, known: Known = _NOTHING) -> Given:
-    """Return the one VM in a text of YAML; UserError as for read_given."""
-    given = inputs.having_vms(inputs.input_in(text.encode(errors="surrogatepass"), "the manifest"))
+def vm_in(text: str, known: Known = _NOTHING) -> ParsedVM:
+    """Return the one VM in a text of YAML; UserError as for read_vm."""
+    given = inputs.require_vms(inputs.input_in(text.encode(errors="surrogatepass"), "the manifest"))
     return _read(given, _picked(given, None), {}, known)[0]
 
 
 def read_every(
     path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
-) -> tuple[Given, ...]:
-    """Read every VM of an input, each by itself, or the one that is called `name`; UserError as for read_given."""
+) -> tuple[ParsedVM, ...]:
+    """Read every VM of an input, each by itself, or the one that is called `name`; UserError as for read_vm."""
     given = inputs.read_vms(path)
     names = [_name(vm) for vm in given.vms]
     if twice := [called for called in names if names.count(called) > 1]:
@@ -117,7 +117,7 @@ def read_every(
     return _read(given, given.vms if name is None else _picked(given, name), types or {}, known)
 
 
-def reread(given: Given, documents: Sequence[JSONObject]) -> Given:
+def reread(given: ParsedVM, documents: Sequence[JSONObject]) -> ParsedVM:
     """Return the VM as its changed documents say it, which are in the order of `given.documents`."""
     vm, *types = documents
     file = "the manifest"
@@ -143,11 +143,13 @@ def _name(vm: JSONObject) -> str:
     return (f"{namespace}/{name}" if namespace else str(name))[:_LONGEST]
 
 
-def _read(given: ManifestFile, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known) -> tuple[Given, ...]:
+def _read(
+    given: ManifestFile, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known
+) -> tuple[ParsedVM, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
     others = summary(map(inputs.kind_and_name, given.others))
     of_input = (f"{given.file}: passed over, as they are no VMs: {others}",) if others else ()
-    manifests: list[Given] = []
+    manifests: list[ParsedVM] = []
     errors: list[UserError] = []
     for vm in vms:
         subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
@@ -183,7 +185,7 @@ def _read_vm(
     subject: str,
     notes: tuple[str, ...],
     known: Known,
-) -> Given:
+) -> ParsedVM:
     many = None
     if vm["kind"] not in _KINDS:
         # Imported where it is needed, as instance types are: no pod's launcher reads one.
@@ -211,7 +213,7 @@ def _read_vm(
     name = manifest.metadata.name
     if not (vm["metadata"].get("name") or known.name):
         notes = (*notes, f"{subject}metadata.generateName: the VM is called {name} here; write a name for another one")
-    return Given(
+    return ParsedVM(
         manifest=manifest,
         namespace=document["metadata"].get("namespace") or None,
         documents=(vm, *used),

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from launcher.choosing.claim import claim_for
 from launcher.manifest.instancetypes.draft import Path, value_at, with_value
-from launcher.manifest.parser import Given, reread
+from launcher.manifest.parser import ParsedVM, reread
 from launcher.pod.metadata import by_content
 from launcher.vm.cards.annotations import refuse_unheard
 from launcher.vm.plain import PodObject
@@ -23,7 +23,7 @@ class ClaimTemplate(NamedTuple):
     spec: PodObject
 
 
-def by_claim(given: Given) -> tuple[Given, ClaimTemplate | None]:
+def by_claim(given: ParsedVM) -> tuple[ParsedVM, ClaimTemplate | None]:
     """Return the VM with a request of a claim for each entry by deviceName, as KubeVirt has it by claimName, and the
     ResourceClaimTemplate; None for that where no entry is by deviceName.
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from launcher.manifest.identity import NAME
-from launcher.manifest.parser import Given
+from launcher.manifest.parser import ParsedVM
 from launcher.pod.metadata import ID
 from launcher.vm.annotations import SUSPEND_TO
 from launcher.vm.lifecycle.pod import LONGEST_START
@@ -27,7 +27,7 @@ _OF_SOURCE = ("contentType", "preallocation")
 _CDI = "cdi.kubevirt.io"
 
 
-def templates_of(given: Given) -> dict[str, tuple[str, DataVolumeTemplate]]:
+def templates_of(given: ParsedVM) -> dict[str, tuple[str, DataVolumeTemplate]]:
     """Return the VM's dataVolumeTemplates with their paths, by the name of the volume that has the claim."""
     if not isinstance(given.manifest, VirtualMachine):
         return {}
@@ -81,7 +81,7 @@ def _source(path: str, source: PodObject, namespace: str | None) -> tuple[str, P
     return "VolumeCloneSource", {"kind": _CLONES[kind], "name": cloned.get("name")}
 
 
-def refuse_shared(given: Given, *, several: bool, beside: bool, own_claims: bool) -> None:
+def refuse_shared(given: ParsedVM, *, several: bool, beside: bool, own_claims: bool) -> None:
     """UserError for each thing that is of one VM alone.
 
     `several`: whether there are several VMs of this manifest. `beside`: whether a VM's next pod may run beside its last
@@ -98,7 +98,7 @@ def refuse_shared(given: Given, *, several: bool, beside: bool, own_claims: bool
         raise together(errors)
 
 
-def _of_one(given: Given, *, own_claims: bool) -> Iterator[tuple[str, str]]:
+def _of_one(given: ParsedVM, *, own_claims: bool) -> Iterator[tuple[str, str]]:
     """Paths of what one pod alone may have, and what to do."""
     spec, templates = given.instance.spec, templates_of(given) if own_claims else {}
     shareable = {disk.name for disk in spec.disks if disk.shareable} | spec.shared
@@ -124,7 +124,7 @@ def _is_written(volume: Volume) -> bool:
     return volume.dataVolume is not None or volume.hostDisk is not None
 
 
-def _identities(given: Given) -> Iterator[str]:
+def _identities(given: ParsedVM) -> Iterator[str]:
     domain = given.instance.spec.domain
     if domain.firmware.uuid is not None:
         yield "spec.domain.firmware.uuid"
@@ -175,7 +175,7 @@ class Run(NamedTuple):
         return (self.replicas or 1) > 1
 
 
-def refuse_unfit(given: Given, run: Run, policy: str, *, imports: bool) -> None:
+def refuse_unfit(given: ParsedVM, run: Run, policy: str, *, imports: bool) -> None:
     """UserError for a VM that such a controller cannot run: by its name, by its runStrategy, which gives its pod's
     restartPolicy, or by what it has that is one pod's alone."""
     _refuse_name(given.instance.metadata.name, run)
@@ -214,7 +214,7 @@ def _refuse_name(name: str, run: Run) -> None:
         raise UserError("metadata.name", wrong, f"write {name.replace('.', '-')!r}")
 
 
-def run_by(run: Run, pod: PodObject, given: Given, state: PodObject | None, *, imports: bool) -> list[PodObject]:
+def run_by(run: Run, pod: PodObject, given: ParsedVM, state: PodObject | None, *, imports: bool) -> list[PodObject]:
     """Return the controller, with what it needs before it. `state` is the claim of the VM's state."""
     if run.kind is Kind.POD:
         return [pod]
@@ -269,7 +269,7 @@ def pod_spec(made: Mapping[str, Any]) -> Any:
     return made["spec"]["template"]["spec"] if made["kind"] in {kind.kind for kind in Kind} else None
 
 
-def _template(pod: PodObject, given: Given) -> PodObject:
+def _template(pod: PodObject, given: ParsedVM) -> PodObject:
     """The pod without a name. Its host name is that of the pod that is made, unless the manifest has one."""
     metadata = {key: pod["metadata"][key] for key in ("labels", "annotations")}
     spec = dict(pod["spec"])
@@ -312,7 +312,7 @@ def _name_by_index(template: PodObject, vm: str, *, indexed: bool) -> None:
     }
 
 
-def _claims(given: Given, state: PodObject | None, *, imports: bool) -> tuple[list[PodObject], list[PodObject]]:
+def _claims(given: ParsedVM, state: PodObject | None, *, imports: bool) -> tuple[list[PodObject], list[PodObject]]:
     """Return the sources of claims, and the volumeClaimTemplates of a StatefulSet."""
     claims: list[PodObject] = [{"metadata": {"name": STATE_VOLUME}, "spec": state["spec"]}] if state is not None else []
     sources = []

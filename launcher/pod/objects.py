@@ -5,7 +5,7 @@ from typing import Any
 
 from launcher.fields.quantity import written
 from launcher.manifest.identity import NAME, NAMESPACE, NODE
-from launcher.manifest.parser import Given
+from launcher.manifest.parser import ParsedVM
 from launcher.pod.claims import ClaimTemplate, by_claim
 from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.documents import documents
@@ -47,7 +47,7 @@ _PRIVILEGED = Confinement()
 
 
 def objects(
-    given: Given,
+    given: ParsedVM,
     *,
     image: str,
     block: frozenset[str],
@@ -117,7 +117,7 @@ def _reference(owner: PodObject, uid: str) -> PodObject:
     }
 
 
-def _record(given: Given, vm: Metadata, words: Sequence[str]) -> PodObject:
+def _record(given: ParsedVM, vm: Metadata, words: Sequence[str]) -> PodObject:
     """The manifest as it was given: byte for byte where the file has nothing else in it; and the flags. It can't be
     changed, as the pod that was made of it can't."""
     text = given.text if given.text is not None else documents(map(_without_dumped, given.documents))
@@ -147,7 +147,7 @@ def _without_dumped(document: Mapping[str, Any]) -> PodObject:
     return cleaned
 
 
-def _state(given: Given, vm: Metadata) -> PodObject:
+def _state(given: ParsedVM, vm: Metadata) -> PodObject:
     """The claim for EFI's variables and the TPM's state."""
     return {
         "apiVersion": "v1",
@@ -160,7 +160,7 @@ def _state(given: Given, vm: Metadata) -> PodObject:
     }
 
 
-def _claim_template(given: Given, vm: Metadata, template: ClaimTemplate) -> PodObject:
+def _claim_template(given: ParsedVM, vm: Metadata, template: ClaimTemplate) -> PodObject:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -170,7 +170,7 @@ def _claim_template(given: Given, vm: Metadata, template: ClaimTemplate) -> PodO
 
 
 def _pod(
-    given: Given,
+    given: ParsedVM,
     manifest: str,
     restart: str,
     confinement: Confinement,
@@ -263,7 +263,7 @@ def explained(needed: PodMemory) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _metadata(name: str, given: Given, vm: Metadata) -> PodObject:
+def _metadata(name: str, given: ParsedVM, vm: Metadata) -> PodObject:
     """Without a namespace where the manifest has none: it is where kubectl is."""
     return {
         "name": name,
@@ -276,7 +276,7 @@ def _metadata(name: str, given: Given, vm: Metadata) -> PodObject:
 _ADOPTS = "cdi.kubevirt.io/allowClaimAdoption"
 
 
-def data_volumes(given: Given) -> tuple[PodObject, ...]:
+def data_volumes(given: ParsedVM) -> tuple[PodObject, ...]:
     """Return them as the API takes them, in the VM's namespace whatever the template says, as KubeVirt's are."""
     if not isinstance(given.manifest, VirtualMachine):
         return ()

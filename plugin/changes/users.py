@@ -35,7 +35,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class KubeletList:
     """The kubelet's list: all pods (`namespace/name`), and the devices that they have. `ids` has all IDs of each
     resource of which a pod has a number (see `numbers_groups`); none if the kubelet does not tell them."""
 
@@ -89,7 +89,7 @@ class Users:
 AskUsers: TypeAlias = Callable[[Host], Users]
 
 
-def users(host: Host, listed: Listed, claimed: Mapping[str, str]) -> Users:
+def users(host: Host, listed: KubeletList, claimed: Mapping[str, str]) -> Users:
     """Return the users of the host's devices. `claimed` has the claim for which a device is prepared, by its ID.
 
     Other plugins use other IDs: NVIDIA's and Harvester's are addresses, also of a companion; KubeVirt's are numbers of

@@ -17,7 +17,7 @@ from plugin.cards.config import Config
 from plugin.cards.inventory import take_inventory
 from plugin.cards.names import PCI_IDS, read_pci_ids
 from plugin.changes.engine import Roots
-from plugin.changes.users import AskUsers, Listed, Users, users
+from plugin.changes.users import AskUsers, KubeletList, Users, users
 from plugin.commands.users import UsersFlags
 from plugin.config_file import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
@@ -88,7 +88,7 @@ def bind(
 
     def ask_users(host: Host) -> Users:
         # A card that a guest has is on vfio, and stays there: what cannot be asked keeps no node from its start.
-        listed = _or_warned("which pods have what is not known", flags.list_assignments, Listed())
+        listed = _or_warned("which pods have what is not known", flags.list_assignments, KubeletList())
         nothing: Mapping[str, str] = {}
         claims = _or_warned("which claims have what is not known", flags.claimed, nothing)
         return users(host, _of_others(host, listed, config_of(flags.config), pci_ids), claims)
@@ -115,7 +115,7 @@ def _or_warned(unknown: str, ask_for: Callable[[], T], otherwise: T) -> T:
         return otherwise
 
 
-def _of_others(host: Host, listed: Listed, config: Config, pci_ids: Path) -> Listed:
+def _of_others(host: Host, listed: KubeletList, config: Config, pci_ids: Path) -> KubeletList:
     """Return the list without the devices that pods have from gpu-plugin: for a guest, which needs them on vfio. After
     a boot the kubelet may list pods from before, and none of them would ever start or end."""
     if not listed.assignments or not os.path.exists(pci_ids):  # noqa: PTH110 (it may raise)

@@ -13,7 +13,7 @@ from pci.viability import Hindrance
 from plugin import sysfs_child
 from plugin.cards.inventory import Device
 from plugin.cards.names import PCI_IDS, PCIIDs
-from plugin.changes.users import CannotAsk, Listed
+from plugin.changes.users import CannotAsk, KubeletList
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs, require_directory
@@ -133,7 +133,7 @@ def _beside(sysfs: Path) -> Path:
     return sysfs.absolute().parent / STATE.relative_to("/")
 
 
-async def _listed(named: Path | None, *, is_this_node: bool) -> Listed | None:
+async def _listed(named: Path | None, *, is_this_node: bool) -> KubeletList | None:
     """Return which pods have which devices. A socket that was named has to answer; this node's own may be missing."""
     if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
         return None

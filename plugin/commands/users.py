@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from plugin.changes.engine import Roots
-from plugin.changes.users import Listed
+from plugin.changes.users import KubeletList
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory, require_directory
 from plugin.state_files import boot_id
@@ -59,13 +59,13 @@ class UsersFlags:
             wrong, fix = "is there without --dra-state", "name where the DRA driver of that node keeps its claims"
             raise UserError(f"--sysfs {self.sysfs}", f"{wrong}: {harm}", fix)
 
-    def list_assignments(self) -> Listed:
+    def list_assignments(self) -> KubeletList:
         """Return what the kubelet has given out, nothing if it is not to be asked; Refusal if it does not answer."""
         socket = self.pod_resources
         if socket is None and self.is_this_node and os.path.exists(POD_RESOURCES):  # noqa: PTH110 (it may raise)
             socket = POD_RESOURCES
         if socket is None:
-            return Listed()
+            return KubeletList()
         # In a child: grpc has threads, and a process with threads must not fork.
         return forked(f"the kubelet at {socket}", partial(_listed, socket), within=_KUBELET_WITHIN).answer()
 
@@ -76,7 +76,7 @@ class UsersFlags:
         return {} if directory is None else claimed(Checkpoint(directory, boot_id(self.roots.proc)).read())
 
 
-def _listed(socket: Path) -> Listed:
+def _listed(socket: Path) -> KubeletList:
     from plugin.watch import podresources
 
     return asyncio.run(podresources.list_pods(socket, at_most=_KUBELET_WITHIN / 2))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from plugin.changes.users import AskUsers, Listed, users
+from plugin.changes.users import AskUsers, KubeletList, users
 from plugin.dra.binder import Binder
 from plugin.dra.checkpoint import Prepared, PreparedDevice, claimed
 from plugin.watch.watch import Watch
@@ -63,5 +63,5 @@ class ClaimDevices:
     def _users(self, others: Mapping[str, Prepared]) -> AskUsers:
         """Return who has what: pods by the kubelet's last list, and the other claims."""
         snapshot = self._watch.snapshot
-        listed = Listed(assignments=snapshot.assignments or frozenset(), ids=snapshot.resource_ids)
+        listed = KubeletList(assignments=snapshot.assignments or frozenset(), ids=snapshot.resource_ids)
         return partial(users, listed=listed, claimed=claimed(others))

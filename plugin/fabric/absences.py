@@ -4,7 +4,7 @@ pod late."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from plugin.changes.users import Listed
+from plugin.changes.users import KubeletList
 from plugin.fabric.activations import Activation
 
 #: Seconds for which a pod has to be missing before it is gone.
@@ -22,12 +22,12 @@ class Absences:
     at_most: float
     since: dict[Activation, float] = field(default_factory=dict)
 
-    def is_missing(self, activation: Activation, listed: Listed) -> bool:
+    def is_missing(self, activation: Activation, listed: KubeletList) -> bool:
         """Whether the list has all pods, but not the pod that the partition was activated for."""
         is_whole = self.own_pod is None or self.own_pod in listed.pods
         return is_whole and holder(activation, listed) is None
 
-    def gone(self, activations: Sequence[Activation], listed: Listed, now: float) -> tuple[Activation, ...]:
+    def gone(self, activations: Sequence[Activation], listed: KubeletList, now: float) -> tuple[Activation, ...]:
         """Return the activations whose pods have been missing from all lists for so long that they are gone."""
         missing = [each for each in activations if self.is_missing(each, listed)]
         self.since = {each: self.since.get(each, now) for each in missing}
@@ -35,7 +35,7 @@ class Absences:
         return tuple(each for each in missing if now - self.since[each] >= min(self.at_most, patience[each]))
 
 
-def holder(activation: Activation, listed: Listed) -> str | None:
+def holder(activation: Activation, listed: KubeletList) -> str | None:
     """Return the pod that has a device of the partition, and may be the pod that it was activated for."""
     pods = sorted({each.pod for each in listed.assignments if each.device_id in activation.devices})
     if activation.pod is None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pci.viability import Hindrance
 from plugin.cards.config import Fabric
 from plugin.cards.inventory import Device, Inventory
-from plugin.changes.users import CannotAsk, Listed
+from plugin.changes.users import CannotAsk, KubeletList
 from plugin.fabric.abi import Code
 from plugin.fabric.absences import GONE_AFTER, Absences, holder
 from plugin.fabric.activations import Activation, Owners, locked, owners_file
@@ -58,7 +58,7 @@ class Partitions:
         state: Path,
         settings: Callable[[], Fabric | None],
         inventory: Callable[[], Inventory],
-        listed: Callable[[], Awaitable[Listed]],
+        listed: Callable[[], Awaitable[KubeletList]],
         own_pod: str | None,
         every: float,
         tell: Callable[[FabricStatus, Mapping[str, Hindrance]], None],
@@ -310,7 +310,7 @@ class Partitions:
                     troubles.add(str(error))
             self._tell(troubles)
 
-    async def _sweep(self, manager: Manager, listed: Listed) -> None:
+    async def _sweep(self, manager: Manager, listed: KubeletList) -> None:
         """Write down which pods have which partitions, and deactivate those of pods that are gone."""
         pods = [each for each in self.sight.owners.activations if each.claim is None]
         for each in pods:

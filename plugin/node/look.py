@@ -22,7 +22,7 @@ from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
 from plugin.changes.engine import Roots
-from plugin.changes.users import Listed
+from plugin.changes.users import KubeletList
 from plugin.fabric.activations import Owners, owners_file
 from plugin.fabric.board import Board, ids_of
 from plugin.fabric.fabric_manager import Manager
@@ -139,7 +139,7 @@ async def look_at_all(
     config: Config,
     ask: AskSysfs,
     *,
-    pods: Callable[[], Awaitable[Listed | None]],
+    pods: Callable[[], Awaitable[KubeletList | None]],
     claims: Callable[[], Mapping[str, str] | None],
     fabric: bool,
 ) -> Snapshot:

@@ -14,7 +14,7 @@ from plugin.cards.claimable import ClaimableCard
 from plugin.cards.config import Config, Fabric, Serve
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_node
-from plugin.changes.users import Assignment, DeviceHolder, Listed, Name, Users, users
+from plugin.changes.users import Assignment, DeviceHolder, KubeletList, Name, Users, users
 from plugin.fabric.board import Board, gpus
 from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.status import FabricStatus
@@ -61,7 +61,7 @@ class Snapshot:
     bus, `errors` what the kernel counted of PCIe errors since the daemon began.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
-    False; `resource_ids` are all IDs of resources in it, as Listed has them. `claimed` has the ResourceClaim
+    False; `resource_ids` are all IDs of resources in it, as KubeletList has them. `claimed` has the ResourceClaim
     (`namespace/name`) for which a device is prepared, by the device's ID; `claims_trouble` says why the file of that
     cannot be read. `kept` has why a device that a claim had could not be given back to its driver; `claimable_names`
     the name of each vGPU that is made for a claim, by the device's ID. `partitions` is known from the Fabric Manager
@@ -91,7 +91,7 @@ class Snapshot:
     unlinked: Mapping[str, Hindrance] | None = None
     inspection: Inspection = field(default_factory=Inspection)
 
-    def with_pods(self, listed: Listed) -> "Snapshot":
+    def with_pods(self, listed: KubeletList) -> "Snapshot":
         """Return the snapshot with what the kubelet has listed."""
         return replace(self, assignments=listed.assignments, resource_ids=listed.ids, sees_pods=True)
 
@@ -140,7 +140,7 @@ class Snapshot:
 
     @cached_property
     def _users(self) -> Users:
-        listed = Listed(assignments=self.assignments or frozenset(), ids=self.resource_ids)
+        listed = KubeletList(assignments=self.assignments or frozenset(), ids=self.resource_ids)
         return users(self.host, listed, self.claimed or {})
 
     @cached_property

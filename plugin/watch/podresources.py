@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from plugin.changes.users import Assignment, CannotAsk, Listed, is_number
+from plugin.changes.users import Assignment, CannotAsk, KubeletList, is_number
 from plugin.kubelet_api.podresources_v1 import podresources_pb2 as api
 from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc
 from plugin.watch.sockets import CHANNEL, target
@@ -25,7 +25,7 @@ WORTH_WAITING = 2.0
 _LONGEST_LIST = ("grpc.max_receive_message_length", 16 << 20)
 
 
-async def list_pods(socket: Path, at_most: float) -> Listed:
+async def list_pods(socket: Path, at_most: float) -> KubeletList:
     """Return the node's pods, and every device of every plugin that one of them has; CannotAsk if the kubelet does not
     answer within so many seconds."""
     if not os.path.exists(socket):  # noqa: PTH110 (Path.exists raises where it may not look)
@@ -46,7 +46,7 @@ async def list_pods(socket: Path, at_most: float) -> Listed:
         numbered = {each.resource for each in assignments if is_number(each.device_id)}
         ids = await _all_ids(kubelet, numbered, at_most) if numbered else {}
     pods = frozenset(f"{pod.namespace}/{pod.name}" for pod in listed.pod_resources)
-    return Listed(pods=pods, assignments=assignments, ids=ids)
+    return KubeletList(pods=pods, assignments=assignments, ids=ids)
 
 
 async def _all_ids(

@@ -8,7 +8,7 @@ from jsonschema_rs import Draft7Validator
 
 from gpuvm import objects
 from gpuvm.objects import Pod
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.pod.metadata import labels
 from launcher.pod.objects import MEMORY
 from launcher.vm import paths
@@ -60,7 +60,7 @@ def test_the_pods_of_gpu_launcher_are_known_by_what_it_writes() -> None:
     made = golden()
     spec = Pod.model_validate(made).spec
     assert (MEMORY, spec.launcher.name) == (objects.MARK, objects.CONTAINER)
-    assert objects.ID_LABEL in labels(read_given(FIXTURES / "vms" / "one-gpu.yaml").instance.metadata)
+    assert objects.ID_LABEL in labels(read_vm(FIXTURES / "vms" / "one-gpu.yaml").instance.metadata)
     assert spec.manifest_name == golden(kind="ConfigMap")["metadata"]["name"]
     assert [*golden(kind="ConfigMap")["data"]] == [objects.MANIFEST_FILE] == [paths.MANIFEST.rpartition("/")[2]]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.hook.kubevirt_domain import Asked, guest_in, named_in, parsed, pinning_in
+from launcher.hook.kubevirt_domain import VMIRequest, guest_in, named_in, parsed, pinning_in
 from launcher.vm.cards.guest import GuestCard, whole_cards
 from launcher.vm.cpu.facts import processors_of
 from launcher.vm.facts import Facts
@@ -27,7 +27,7 @@ class LaidOut:
 def laid_out_by(domain: str, sysfs: Path, companions: Any = "card", **annotations: Any) -> LaidOut:
     """The domain's cards from sysfs, their seats, and the hole; `annotations` are fields of Guest, which the hook has
     from the VM's annotations."""
-    root, asked = parsed(domain.encode()), Asked()
+    root, asked = parsed(domain.encode()), VMIRequest()
     # A guest's own cells are no part of what its annotations ask for.
     passes_through = root.find("memoryBacking/allocation[@mode='immediate']") is not None
     guest = replace(guest_in(root, asked), passes_numa_through=passes_through, **annotations)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.manifest.parser import read_every, read_given
+from launcher.manifest.parser import read_every, read_vm
 from program.errors import UserError
 from program.problem import Problem
 from tests.launcher.manifest.test_inputs import SERVICE, vm, written
@@ -42,7 +42,7 @@ spec:
 def lines_of(path: Path, content: str | bytes) -> list[str]:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UserError) as error:
-        read_given(path)
+        read_vm(path)
     return [line.replace(str(path), "vm.yaml") for line in error.value.lines]
 
 
@@ -146,7 +146,7 @@ def test_lines_count_over_the_whole_file_and_lists_and_json_have_lines_too(tmp_p
 def test_a_problem_of_a_later_stage_has_the_line_of_its_field(tmp_path: Path, manifest: str, place: str) -> None:
     path = tmp_path / "vm.yaml"
     path.write_text(manifest)
-    given = read_given(path)
+    given = read_vm(path)
     problem = Problem("spec.domain.memory.guest", "is too much for this pod", "write less")
     assert given.located(problem).subject == f"{path}:{place}"
     other = Problem("gpu 'a'", "is not there", "add it")
@@ -156,14 +156,14 @@ def test_a_problem_of_a_later_stage_has_the_line_of_its_field(tmp_path: Path, ma
 def test_of_a_vms_own_fields_no_template_stands_before_the_path(tmp_path: Path) -> None:
     path = written(tmp_path / "vm.yaml", vm("one"))
     problem = Problem("spec.runStrategy", "is no Job's", "write Once")
-    assert read_given(path).located(problem).subject == f"{path}:6: spec.runStrategy"
+    assert read_vm(path).located(problem).subject == f"{path}:6: spec.runStrategy"
 
 
 @pytest.mark.parametrize("manifest", [vm("one"), pool()], ids=lambda manifest: manifest["kind"])
 def test_the_name_is_that_of_the_object_itself(tmp_path: Path, manifest: dict[str, Any]) -> None:
     path = written(tmp_path / "vm.yaml", manifest)
     problem = Problem("metadata.name", "is too long", "shorten it")
-    assert read_given(path).located(problem).subject == f"{path}:4: metadata.name"
+    assert read_vm(path).located(problem).subject == f"{path}:4: metadata.name"
 
 
 def test_an_instance_type_has_its_lines_in_its_own_file(tmp_path: Path) -> None:
@@ -175,5 +175,5 @@ def test_an_instance_type_has_its_lines_in_its_own_file(tmp_path: Path) -> None:
         "metadata: {name: big}\nspec:\n  cpu: {guest: 2}\n  memory:\n    guest: much\n"
     )
     with pytest.raises(UserError) as error:
-        read_given(path, types={"instancetype": types})
+        read_vm(path, types={"instancetype": types})
     assert error.value.problem.subject == f"{types}:7: VirtualMachineClusterInstancetype big: spec.memory.guest"

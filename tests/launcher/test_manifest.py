@@ -433,8 +433,8 @@ def test_a_number_of_thousands_of_digits_is_one_line(path: Path) -> None:
 def test_no_object_is_built_that_is_not_in_the_manifest() -> None:
     program = (
         "from launcher.vm import spec\n"
-        "from launcher.manifest.parser import given_in\n"
-        f"given_in({vmi_text()!r})\n"
+        "from launcher.manifest.parser import vm_in\n"
+        f"vm_in({vmi_text()!r})\n"
         "kinds = (spec.Spec, spec.Domain, spec.CPU, spec.Clock, spec.Firmware, spec.Volume, spec.Probe)\n"
         "print(*(kind.__name__ for kind in kinds if kind.__pydantic_complete__))"
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.vm.cards import claims
 from launcher.vm.cards.claims import Allocated, Claim, DeviceID, Entry, EntryKind, LeftOver
 from launcher.vm.cards.guest import GuestCard, whole_cards
@@ -59,7 +59,7 @@ def write_vmi(path: Path, **parts: object) -> Path:
 
 def read_manifest(path: Path) -> VirtualMachineInstance:
     """A VirtualMachineInstance, or a VirtualMachine as the instance that it would make."""
-    return read_given(path).instance
+    return read_vm(path).instance
 
 
 def entries(*, gpus: Iterable[tuple[str, str]] = (), host_devices: Iterable[tuple[str, str]] = ()) -> tuple[Entry, ...]:

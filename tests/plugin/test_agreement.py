@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from plugin.cards.config import Config
 from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule
-from plugin.changes.users import Assignment, Listed
+from plugin.changes.users import Assignment, KubeletList
 from plugin.commands import doctor, inventory
 from plugin.commands.node import NodeFlags, node_now
 from plugin.config_file import read_config
@@ -68,7 +68,7 @@ class Node:
     dra_state: Path
     config: Path
     pci_ids: PCIIDs
-    listed: Listed | None = None
+    listed: KubeletList | None = None
 
     def prepare(self, device_id: str) -> None:
         """Write down that a claim has the device, as the DRA driver does."""
@@ -274,19 +274,19 @@ FOREIGN = "example.com/gpu"
 POD, CLAIM, PROCESS = "pod vms/vm-a", "ResourceClaim vms/gpu", "qemu (pid 812)"
 
 
-def listed(user: str, device_id: str) -> Listed:
+def listed(user: str, device_id: str) -> KubeletList:
     """What the kubelet lists if this user has the device."""
     pods = frozenset({Assignment("vms/vm-a", FOREIGN, device_id)}) if user == POD else frozenset()
-    return Listed(assignments=pods)
+    return KubeletList(assignments=pods)
 
 
 @contextmanager
-def kubelet_that_lists(listed: Listed | None, directory: Path) -> Iterator[tuple[str | Path, ...]]:
+def kubelet_that_lists(listed: KubeletList | None, directory: Path) -> Iterator[tuple[str | Path, ...]]:
     """A kubelet for commands, and the flag that names it; in a process of its own, since this one forks, and gRPC has
     threads."""
     spawning = get_context("spawn")
     is_there, is_over = spawning.Event(), spawning.Event()
-    process = spawning.Process(target=_be_kubelet, args=(listed or Listed(), directory, is_there, is_over))
+    process = spawning.Process(target=_be_kubelet, args=(listed or KubeletList(), directory, is_there, is_over))
     process.start()
     try:
         assert is_there.wait(60)
@@ -296,7 +296,7 @@ def kubelet_that_lists(listed: Listed | None, directory: Path) -> Iterator[tuple
         process.join(60)
 
 
-def _be_kubelet(listed: Listed, directory: Path, is_there: Event, is_over: Event) -> None:
+def _be_kubelet(listed: KubeletList, directory: Path, is_there: Event, is_over: Event) -> None:
     with running_kubelet(directory) as kubelet:
         for each in listed.assignments:
             kubelet.give(each.pod, each.resource, [each.device_id])

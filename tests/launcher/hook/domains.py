@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launcher.hook.kubevirt_domain import Asked, read_asked
+from launcher.hook.kubevirt_domain import VMIRequest, read_vmi
 from launcher.hook.rewrite import Rewritten, rewritten
 from tests.launcher.hook.kubevirt import Card, Parts, domain, vmi
 from tests.processes import FIXTURES
@@ -39,8 +39,8 @@ class Case:
         return domain(self.parts)
 
     @property
-    def asked(self) -> Asked:
-        return read_asked(vmi(self.gpus, annotations=self.annotations))
+    def asked(self) -> VMIRequest:
+        return read_vmi(vmi(self.gpus, annotations=self.annotations))
 
     def answer(self, xml: bytes | None = None) -> Rewritten:
         return rewritten(self.xml if xml is None else xml, self.asked, self.sysfs)

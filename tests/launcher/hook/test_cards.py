@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.hook.cards import corrected
-from launcher.hook.kubevirt_domain import read_asked
+from launcher.hook.kubevirt_domain import read_vmi
 from launcher.hook.rewrite import Rewritten, rewritten
 from launcher.vm.cards.claims import Claim, Entry, EntryKind
 from pci.address import PCIAddress
@@ -28,7 +28,7 @@ VGPU = "4b20d080-1b54-4048-85b3-a6a62d165c01"
 
 
 def answer(cards: tuple[Card, ...], sent: bytes, sysfs: Path = TWO, more: str = "") -> Rewritten:
-    return rewritten(domain(Parts(cards=cards, more=more)), read_asked(sent), sysfs)
+    return rewritten(domain(Parts(cards=cards, more=more)), read_vmi(sent), sysfs)
 
 
 @pytest.mark.parametrize("list_", ["gpu", "hostdevice"])

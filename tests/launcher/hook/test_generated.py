@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from launcher.hook.kubevirt_domain import Asked, guest_address_of, read_asked, source_of
+from launcher.hook.kubevirt_domain import VMIRequest, guest_address_of, read_vmi, source_of
 from launcher.hook.rewrite import rewritten
 from pci.address import PCIAddress
 from pci.functions import is_gpu
@@ -44,8 +44,8 @@ class Generated:
         return rewritten(xml, self.asked, FIXTURES / "sysfs" / self.machine).xml
 
     @property
-    def asked(self) -> Asked:
-        return read_asked(self.vmi)
+    def asked(self) -> VMIRequest:
+        return read_vmi(self.vmi)
 
 
 def generated(random: Random) -> Generated:

@@ -9,7 +9,7 @@ import yaml
 from lxml import etree
 
 from launcher.manifest.identity import Known, known_in
-from launcher.manifest.parser import read_every, read_given
+from launcher.manifest.parser import read_every, read_vm
 from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.manifest.test_inputs import vm, written
@@ -62,7 +62,7 @@ def test_a_uuid_of_the_manifests_own_wins_over_everything(path: Path) -> None:
     uuid = "6f4f1d70-2f4c-5d51-9b5e-3e7d54c1a2b0"
     document["spec"]["template"]["spec"]["domain"]["firmware"] = {"uuid": uuid}
     written(path, document)
-    assert str(read_given(path, known=known_in(POD, None)).instance.uuid) == uuid
+    assert str(read_vm(path, known=known_in(POD, None)).instance.uuid) == uuid
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_another_namespace_than_the_manifests_is_refused_as_kubectl_refuses_it(
 ) -> None:
     written(path, vm("web", namespace="a"))
     with pytest.raises(UserError) as refused:
-        read_given(path, known=known)
+        read_vm(path, known=known)
     assert str(refused.value) == f"{path}:5: metadata.namespace: {said}"
 
 
 def test_the_same_namespace_is_none_other_and_a_flag_wins_over_the_pods(path: Path) -> None:
     written(path, vm("web", namespace="a"))
-    assert read_given(path, known=Known("a")).namespace == "a"
-    assert read_given(path, known=known_in(POD, "a")).instance.metadata.namespace == "a"
+    assert read_vm(path, known=Known("a")).namespace == "a"
+    assert read_vm(path, known=known_in(POD, "a")).instance.metadata.namespace == "a"
 
 
 def test_of_several_vms_each_that_is_elsewhere_is_named(path: Path) -> None:
@@ -103,9 +103,9 @@ def test_of_several_vms_each_that_is_elsewhere_is_named(path: Path) -> None:
 def test_a_namespace_that_is_none_is_refused_by_what_said_it(path: Path) -> None:
     written(path, vm("web"))
     with pytest.raises(UserError, match=r"metadata\.namespace \(--namespace\): 'Team A' is no DNS label"):
-        read_given(path, known=Known("Team A"))
+        read_vm(path, known=Known("Team A"))
     with pytest.raises(UserError, match=r"metadata\.name \(GPU_LAUNCHER_NAME\): '\.\./x' is no Kubernetes name"):
-        read_given(path, known=known_in({"GPU_LAUNCHER_NAME": "../x"}, None))
+        read_vm(path, known=known_in({"GPU_LAUNCHER_NAME": "../x"}, None))
 
 
 def test_the_objects_of_a_pod_are_in_the_flags_namespace_and_its_manifest_is_as_it_was(
@@ -156,5 +156,5 @@ def test_each_pod_of_a_generated_name_is_another_vm(gpu_launcher: Command, path:
 
 def test_a_vm_of_a_generated_name_is_called_as_its_pod_is(path: Path) -> None:
     written(path, vm(None, generateName="runner-"))
-    given = read_given(path, known=known_in({"GPU_LAUNCHER_NAME": "runner-x7k2p"}, None))
+    given = read_vm(path, known=known_in({"GPU_LAUNCHER_NAME": "runner-x7k2p"}, None))
     assert (given.instance.metadata.name, given.notes) == ("runner-x7k2p", ())

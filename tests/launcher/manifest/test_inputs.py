@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.manifest.parser import read_every, read_given
+from launcher.manifest.parser import read_every, read_vm
 from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.vms import vmi_text, without_lines
@@ -39,7 +39,7 @@ def written(path: Path, *documents: Any) -> Path:
 
 def problem_of(path: Path, name: str | None = None) -> str:
     with pytest.raises(UserError) as error:
-        read_given(path, name)
+        read_vm(path, name)
     return without_lines(str(error.value), path)
 
 
@@ -49,42 +49,42 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_vm_among_other_objects_is_read_and_the_others_are_named(path: Path) -> None:
-    given = read_given(written(path, SERVICE, vm("one"), {"apiVersion": "v1", "kind": "Secret"}))
+    given = read_vm(written(path, SERVICE, vm("one"), {"apiVersion": "v1", "kind": "Secret"}))
     assert given.instance.metadata.name == "one"
     assert given.notes == (f"{path}: passed over, as they are no VMs: Service web, Secret",)
 
 
 def test_a_separator_before_and_after_and_empty_documents_are_nothing(path: Path) -> None:
     path.write_text(f"---\n# first\n---\n{vmi_text()}---\n---\n# last\n")
-    given = read_given(path)
+    given = read_vm(path)
     assert (given.text, given.notes) == (path.read_text(), ())
 
 
 @pytest.mark.parametrize("kind", ["List", "VirtualMachineList"])
 def test_the_items_of_a_list_are_objects(path: Path, kind: str) -> None:
     path.write_text(json.dumps({"apiVersion": "v1", "kind": kind, "items": [SERVICE, vm("one")]}, indent=2))
-    given = read_given(path)
+    given = read_vm(path)
     assert (given.instance.metadata.name, given.text) == ("one", None)
 
 
 def test_items_of_a_list_of_vms_may_leave_out_what_the_list_says(path: Path) -> None:
     items = [{key: value for key, value in vm("one").items() if key not in ("kind", "apiVersion")}]
     written(path, {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineList", "items": items})
-    assert read_given(path).instance.metadata.name == "one"
+    assert read_vm(path).instance.metadata.name == "one"
 
 
 def test_of_several_vms_one_is_picked_by_its_name(path: Path) -> None:
     written(path, vm("one"), vm("two", "2Gi", namespace="lab"), vm("two", "3Gi", namespace="team"))
     assert problem_of(path) == f"{path}: has 3 VMs: one, lab/two, team/two; pick one with --name"
-    assert read_given(path, "one").instance.spec.domain.guest_memory == 1 << 30
-    assert read_given(path, "team/two").instance.spec.domain.guest_memory == 3 << 30
+    assert read_vm(path, "one").instance.spec.domain.guest_memory == 1 << 30
+    assert read_vm(path, "team/two").instance.spec.domain.guest_memory == 3 << 30
     assert problem_of(path, "two") == f"{path}: has 2 VMs: lab/two, team/two; pick one with --name"
     assert problem_of(path, "x") == f"--name x: {path} has no VM of that name; expected one of one, lab/two, team/two"
 
 
 def test_what_is_wrong_with_another_vm_does_not_matter(path: Path) -> None:
     written(path, vm("one"), vm("two", "much"))
-    assert read_given(path, "one").instance.metadata.name == "one"
+    assert read_vm(path, "one").instance.metadata.name == "one"
     assert problem_of(path, "two").startswith(f"{path}: two: spec.template.spec.domain.memory.guest: 'much' is not")
 
 
@@ -103,13 +103,13 @@ def test_two_vms_of_one_name_are_refused(path: Path) -> None:
 
 def test_the_instance_that_a_vm_has_made_is_passed_over(path: Path) -> None:
     made = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "one"}}
-    given = read_given(written(path, made, vm("one")))
+    given = read_vm(written(path, made, vm("one")))
     assert given.notes == (f"{path}: passed over, as they are no VMs: VirtualMachineInstance one",)
 
 
 def test_a_vm_of_another_api_is_passed_over_and_is_refused_by_its_version_where_there_is_no_other(path: Path) -> None:
     other = {"apiVersion": "apps.example.com/v1", "kind": "VirtualMachine", "metadata": {"name": "other"}}
-    assert read_given(written(path, other, vm("one"))).instance.metadata.name == "one"
+    assert read_vm(written(path, other, vm("one"))).instance.metadata.name == "one"
     assert problem_of(written(path, other)).startswith(
         f"{path}: apiVersion: found 'apps.example.com/v1'; expected 'kub"
     )
@@ -127,7 +127,7 @@ def test_an_input_without_a_vm_says_what_it_has(path: Path) -> None:
 
 
 def test_without_a_name_a_vm_is_called_what_it_is_generated_from(path: Path) -> None:
-    given = read_given(written(path, vm(None, generateName="runner-")))
+    given = read_vm(written(path, vm(None, generateName="runner-")))
     assert given.instance.metadata.name == "runner"
     assert given.notes == (
         f"{path}: metadata.generateName: the VM is called runner here; write a name for another one",
@@ -192,7 +192,7 @@ def test_a_pod_for_each_vm_has_that_vm_alone(gpu_launcher: Command, path: Path, 
     ]
     again = tmp_path / "again.yaml"
     again.write_text(objects[2]["data"]["vm.yaml"])
-    assert read_given(again).manifest == read_given(path, "two").manifest
+    assert read_vm(again).manifest == read_vm(path, "two").manifest
     alone = gpu_launcher("pod", path, "--image", "l", "--name", "one").stdout
     assert result.stdout.startswith(f"{alone}---\napiVersion: v1\nkind: ConfigMap\n")
 

@@ -14,7 +14,7 @@ from launcher.manifest.instancetypes.draft import value_at
 from launcher.manifest.instancetypes.expansion import FILE, Expanded, common
 from launcher.manifest.instancetypes.expansion import expand as expand_vm
 from launcher.manifest.instancetypes.kinds import Instancetype, InstancetypeSpec, Preference, PreferenceSpec
-from launcher.manifest.parser import checked, read_given
+from launcher.manifest.parser import checked, read_vm
 from program.errors import UserError
 from tests import common_instancetypes
 from tests.launcher.test_fields import walk
@@ -478,7 +478,7 @@ def written(path: Path, *documents: Document) -> Path:
 
 def problem_of(path: Path, **flags: Path) -> str:
     with pytest.raises(UserError) as error:
-        read_given(path, types=flags)
+        read_vm(path, types=flags)
     line = without_lines(str(error.value), path)
     assert "\n" not in line
     return line
@@ -524,7 +524,7 @@ def test_files_of_flags_hold_any_number_also_as_a_list(tmp_path: Path) -> None:
     items = {"apiVersion": "v1", "kind": "List", "items": [others, instancetype()]}
     types = written(tmp_path / "types.yaml", items)
     likes = written(tmp_path / "likes.yaml", preference({"preferredSubdomain": "x"}))
-    given = read_given(path, types={"instancetype": types, "preference": likes})
+    given = read_vm(path, types={"instancetype": types, "preference": likes})
     assert (given.instance.spec.domain.vcpus, given.instance.spec.subdomain) == (4, "x")
     assert [document["metadata"]["name"] for document in given.documents] == ["vm", "medium", "likes"]
 
@@ -581,13 +581,13 @@ def test_what_names_none_is_refused(tmp_path: Path, matcher: Document, problem: 
 def test_one_that_is_inferred_is_the_flags_or_none_where_failure_is_ignored(tmp_path: Path) -> None:
     inferred = {"inferFromVolume": "root", "inferFromVolumeFailurePolicy": "Ignore"}
     path = written(tmp_path / "vm.yaml", vm(at("domain.memory.guest", "1Gi"), instancetype=inferred, preference=None))
-    given = read_given(path)
+    given = read_vm(path)
     assert given.instance.spec.domain.vcpus == 1
     (note,) = given.notes
     assert note.startswith(f"{path}: spec.instancetype: is inferred from the labels of volume 'root'")
     written(path, vm(None, instancetype=inferred, preference=None))
     types = written(tmp_path / "types.yaml", instancetype())
-    assert read_given(path, types={"instancetype": types}).instance.spec.domain.vcpus == 4
+    assert read_vm(path, types={"instancetype": types}).instance.spec.domain.vcpus == 4
 
 
 def test_an_error_of_what_was_filled_in_says_where_it_is_from(tmp_path: Path) -> None:
@@ -687,7 +687,7 @@ def test_it_is_found_by_name_without_a_file_and_one_beside_or_in_a_flags_file_wi
     """It said: names VirtualMachineClusterInstancetype u1.large, which is not here; get it with `kubectl get ...`."""
     named = vm(instancetype={"name": "u1.large"}, preference={"name": "fedora"})
     path = written(tmp_path / "vm.yaml", named)
-    given = read_given(path)
+    given = read_vm(path)
     assert (given.instance.spec.domain.vcpus, given.instance.spec.domain.guest_memory) == (2, 8 << 30)
     assert given.instance.spec.efi is not None
     assert [names_of(document)[1] for document in given.documents] == ["vm", "u1.large", "fedora"]
@@ -699,7 +699,7 @@ def test_it_is_found_by_name_without_a_file_and_one_beside_or_in_a_flags_file_wi
     own = instancetype() | {"metadata": {"name": "u1.large"}}
     flag = written(tmp_path / "types.yaml", own)
     beside = written(tmp_path / "both.yaml", named, own)
-    for found in (read_given(path, types={"instancetype": flag}), read_given(beside)):
+    for found in (read_vm(path, types={"instancetype": flag}), read_vm(beside)):
         assert found.instance.spec.domain.vcpus == 4
         assert f"spec: as KubeVirt installs them: fedora {installed}; " in found.notes[0]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.manifest.pools import Many
 from tests.conftest import Command
 from tests.launcher.manifest.test_inputs import problem_of, vm, written
@@ -47,13 +47,13 @@ def replica_set(**spec: Any) -> Document:
 
 
 def test_a_pools_vm_is_its_templates_and_is_called_as_the_pool_is(path: Path) -> None:
-    given = read_given(written(path, pool()))
+    given = read_vm(written(path, pool()))
     assert given.many == Many("statefulset", 3)
-    assert given.instance == read_given(written(path, vm("web"))).instance
+    assert given.instance == read_vm(written(path, vm("web"))).instance
 
 
 def test_a_replica_set_is_a_deployment_of_vms_that_always_run(path: Path, gpu_launcher: Command) -> None:
-    assert read_given(written(path, replica_set())).many == Many("deployment", None)
+    assert read_vm(written(path, replica_set())).many == Many("deployment", None)
     config_map, deployment = yaml.safe_load_all(gpu_launcher("pod", path).stdout)
     assert yaml.safe_load(config_map["data"]["vm.yaml"])["kind"] == "VirtualMachine"
     assert (deployment["kind"], deployment["spec"]["template"]["spec"]["restartPolicy"]) == ("Deployment", "Always")
@@ -73,7 +73,7 @@ def test_what_the_pod_of_a_pool_reads_is_the_vm_of_that_pod(path: Path, gpu_laun
     config_map, _ = yaml.safe_load_all(gpu_launcher("pod", written(path, pool())).stdout)
     again = tmp_path / "vm.yaml"
     again.write_text(config_map["data"]["vm.yaml"])
-    assert read_given(again).instance == read_given(path).instance
+    assert read_vm(again).instance == read_vm(path).instance
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_what_is_wrong_is_named_by_its_path_in_the_pool(path: Path, document: Do
 
 def test_fields_that_say_nothing_are_accepted(path: Path) -> None:
     named = {"appendIndexToConfigMapRefs": False}
-    assert read_given(written(path, pool(paused=False, nameGeneration=named, maxUnavailable="50%"))).many is not None
+    assert read_vm(written(path, pool(paused=False, nameGeneration=named, maxUnavailable="50%"))).many is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from launcher.pod.security import Confinement
@@ -25,7 +25,7 @@ def text_of(
     words: Sequence[str] = (),
 ) -> str:
     """What `gpu-launcher pod` prints; `words` are the flags that it was given."""
-    given = read_given(vm)
+    given = read_vm(vm)
     return documents(
         objects(given, image=IMAGE, block=block, node_devices=NODE_DEVICES, confinement=confinement, words=words)
     )
@@ -47,7 +47,7 @@ def container_of(vm: Path, block: frozenset[str] = frozenset(), confinement: Con
 
 def metered_pod(vm: Path, metrics: int) -> Any:
     """The pod that serves metrics on this port."""
-    *_, pod = objects(read_given(vm), image=IMAGE, block=frozenset(), node_devices=NODE_DEVICES, metrics=metrics)
+    *_, pod = objects(read_vm(vm), image=IMAGE, block=frozenset(), node_devices=NODE_DEVICES, metrics=metrics)
     return pod
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.pod.metadata import DOMAINS, PASSED, WHOLE, is_known
 from launcher.pod.security import Confinement, Level
 from program.errors import UserError
@@ -105,7 +105,7 @@ def test_what_published_vms_carry_is_known_but_for_what_nobody_reads() -> None:
     names: set[str] = set()
     for path in (FIXTURES / "published").rglob("*.yaml"):
         try:
-            names |= read_given(path).instance.metadata.annotations.given.keys()
+            names |= read_vm(path).instance.metadata.annotations.given.keys()
         except UserError:
             continue  # it needs flags, or is refused
     assert len(names) > 15

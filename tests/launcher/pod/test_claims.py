@@ -11,7 +11,7 @@ import pytest
 import yaml
 from jsonschema_rs import Draft7Validator
 
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from pci.device_metadata import of_template
@@ -41,7 +41,7 @@ spec:
 
 
 def text_of(vm: Path, *, dra: bool = True) -> str:
-    return documents(objects(read_given(vm), image=IMAGE, block=frozenset(), node_devices=NODE_DEVICES, dra=dra))
+    return documents(objects(read_vm(vm), image=IMAGE, block=frozenset(), node_devices=NODE_DEVICES, dra=dra))
 
 
 def objects_of(vm: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from jsonschema_rs import Draft7Validator
 
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.pod.controllers import Kind, Run
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
@@ -43,7 +43,7 @@ def machine(strategy: str = "Always", data_volume: Object | None = None, **spec:
 
 def made(path: Path, document: Object, run: Run, **flags: Any) -> list[Object]:
     """Valid to Kubernetes' schema, as YAML says them."""
-    given = read_given(written(path, document))
+    given = read_vm(written(path, document))
     printed = documents(objects(given, image=IMAGE, block=frozenset(), node_devices=NODE_DEVICES, run=run, **flags))
     found = list(yaml.load_all(printed, yaml.CSafeLoader))
     for each in found:

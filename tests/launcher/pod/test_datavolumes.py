@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.pod.objects import data_volumes
 from tests.conftest import Command
 from tests.launcher.cases import VMS
@@ -14,7 +14,7 @@ CLAIM = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: imported-
 
 
 def test_they_are_printed_before_the_pod_as_the_templates_have_them() -> None:
-    volumes = data_volumes(read_given(VM))
+    volumes = data_volumes(read_vm(VM))
     templates = yaml.safe_load(VM.read_text())["spec"]["dataVolumeTemplates"]
     assert [volume["spec"] for volume in volumes] == [template["spec"] for template in templates]
     assert [volume["metadata"]["namespace"] for volume in volumes] == ["lab", "lab"]
@@ -30,14 +30,14 @@ def test_without_them_a_warning_names_the_claims(gpu_launcher: Command) -> None:
 
 
 def test_an_instance_has_none() -> None:
-    assert data_volumes(read_given(VMS / "no-devices.yaml")) == ()
+    assert data_volumes(read_vm(VMS / "no-devices.yaml")) == ()
 
 
 def test_a_block_device_is_one_where_its_template_or_its_claim_beside_says_so(tmp_path: Path) -> None:
-    assert read_given(VM).block == {"root"}
+    assert read_vm(VM).block == {"root"}
     path = tmp_path / "vm.yaml"
     path.write_text(CLAIM + VM.read_text())
-    assert read_given(path).block == {"root", "data"}
+    assert read_vm(path).block == {"root", "data"}
 
 
 def test_render_finds_the_block_device_that_the_pod_has(gpu_launcher: Command) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.pod.controllers import Run
 from launcher.pod.objects import LEVEL, objects
 from launcher.pod.security import APPARMOR_PROFILE, SECCOMP_PROFILE, Confinement, Level
@@ -63,7 +63,7 @@ def printed_pods(confinement: Confinement) -> tuple[dict[str, Any], dict[str, st
     """The Pod of each manifest of fixtures/vms, by its name there; of the others, the error."""
     pods, refused = {}, {}
     for path in sorted(VMS.glob("*.yaml")):
-        given = read_given(path)
+        given = read_vm(path)
         claims = {volume.name for volume in given.instance.spec.volumes if volume.kind == "persistentVolumeClaim"}
         how: dict[str, Any] = {"image": IMAGE, "block": frozenset(claims), "node_devices": NODE_DEVICES, "start": True}
         try:

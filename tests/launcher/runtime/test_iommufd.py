@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hook.kubevirt_domain import read_asked
+from launcher.hook.kubevirt_domain import read_vmi
 from launcher.runtime import guest
 from launcher.runtime.iommufd import IOMMUFD, opened
 from launcher.vm.facts import Facts
@@ -61,4 +61,4 @@ def test_a_hypervisor_that_takes_no_descriptor_is_refused(tmp_path: Path) -> Non
 def test_the_hook_leaves_the_choice_to_kubevirts_launcher() -> None:
     vmi = {"metadata": {"annotations": {"gpu-launcher.dev/vfio": "iommufd"}}}
     with pytest.raises(UserError, match=r"gpu-launcher\.dev/vfio: KubeVirt's launcher .* chooses by which way"):
-        read_asked(json.dumps(vmi).encode())
+        read_vmi(json.dumps(vmi).encode())

@@ -8,7 +8,7 @@ from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.names import PCIIDs
-from plugin.changes.users import Assignment, Listed, users
+from plugin.changes.users import Assignment, KubeletList, users
 from tests.compose import RTX_3090, card, compose
 from tests.conftest import Command, Machine
 from tests.kubelet import Kubelet
@@ -146,7 +146,7 @@ def test_a_claim_for_a_function_of_the_group_has_every_card_in_it(shared: Path, 
 
 def test_users_are_named_once_pods_before_claims_and_the_certain_first(machine: Machine) -> None:
     lines = {Assignment("ml/b", RDMA, "11"), Assignment("vms/a", RESOURCE, FIRST)}
-    of = users(read_host(machine("two-rtx-3090")), Listed(assignments=frozenset(lines)), {FIRST: "vms/gpu"}).of
+    of = users(read_host(machine("two-rtx-3090")), KubeletList(assignments=frozenset(lines)), {FIRST: "vms/gpu"}).of
     companion = PCIAddress.parse("0000:01:00.1")
     assert of([companion, PCIAddress.parse(FIRST)]) == {
         "pod vms/a": True,

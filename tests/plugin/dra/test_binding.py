@@ -19,7 +19,7 @@ import pytest
 
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
-from plugin.changes.users import Listed, users
+from plugin.changes.users import KubeletList, users
 from plugin.dra.binder import Binder
 from plugin.dra.checkpoint import Checkpoint
 from plugin.dra.tasks import StillAtWork
@@ -35,7 +35,7 @@ FIRST, SECOND = "pci-0000-01-00-0", "pci-0000-e1-00-0"
 GPU, AUDIO = "0000:01:00.0", "0000:01:00.1"
 DAILY = {"0000:01:00.0": "nvidia", "0000:01:00.1": "snd_hda_intel", "0000:e1:00.0": "nvidia"}
 DAILY["0000:e1:00.1"] = "snd_hda_intel"
-_NOBODY = partial(users, listed=Listed(), claimed={})
+_NOBODY = partial(users, listed=KubeletList(), claimed={})
 CONFIG = "serve: dra\nbind: when-claimed\n"
 
 

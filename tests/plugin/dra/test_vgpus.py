@@ -19,7 +19,7 @@ from plugin.cards.vgpu_types import plain
 from plugin.changes import engine
 from plugin.changes.engine import Failed, Roots, Write
 from plugin.changes.journal import Journal, JournalFile, VGPUType
-from plugin.changes.users import AskUsers, Assignment, Listed, Name, users
+from plugin.changes.users import AskUsers, Assignment, KubeletList, Name, users
 from plugin.dra.binder import Binder
 from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
@@ -37,7 +37,7 @@ CARD = l40s()
 HALF, WHOLE = "vgpu-0000-41-00-0-l40s-24q-{}", "vgpu-0000-41-00-0-l40s-48q-0"
 RULE = VGPURule(device="10de:26b9", types={"L40S-24Q": 2, "L40S-48Q": 1}, when=When.CLAIMED)
 CONFIG = Config(serve=Serve.DRA, vgpus=(RULE,))
-_NOBODY = partial(users, listed=Listed(), claimed={})
+_NOBODY = partial(users, listed=KubeletList(), claimed={})
 IN_YAML = 'serve: dra\nvgpus: [{device: "10de:26b9", types: {L40S-24Q: 2, L40S-48Q: 1}, when: claimed}]\n'
 
 

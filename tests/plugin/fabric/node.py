@@ -8,7 +8,7 @@ from typing import Any
 from pci.viability import Hindrance
 from plugin.cards.config import Fabric
 from plugin.cards.inventory import Device
-from plugin.changes.users import Assignment, CannotAsk, Listed
+from plugin.changes.users import Assignment, CannotAsk, KubeletList
 from plugin.fabric.ownership import Partitions
 from plugin.fabric.status import FabricStatus
 from tests.fabric.standin import SOCKET, Manager
@@ -61,12 +61,12 @@ class Node:
     async def prepare(self, partitions: Partitions, claim: str, *modules: int) -> None:
         await partitions.acquire([[device(module) for module in modules]], claim)
 
-    async def _listed(self) -> Listed:
+    async def _listed(self) -> KubeletList:
         if not self.lists:
             raise CannotAsk(Path("/kubelet.sock"), "does not answer")
         its = {Assignment(pod, RESOURCE, ADDRESSES[module]) for pod, modules in self.pods.items() for module in modules}
         pods = {*self.pods, OWN_POD} if self.is_whole else {*self.pods}
-        return Listed(frozenset(pods), frozenset(its))
+        return KubeletList(frozenset(pods), frozenset(its))
 
     def _tell(self, partitions: FabricStatus, unlinked: Mapping[str, Hindrance]) -> None:
         self.told.append(partitions)

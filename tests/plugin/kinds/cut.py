@@ -14,7 +14,7 @@ from plugin.cards.names import PCIIDs
 from plugin.cards.vgpu_rules import VGPURule
 from plugin.changes import engine
 from plugin.changes.journal import Journal, JournalFile
-from plugin.changes.users import Assignment, Listed, Users, users
+from plugin.changes.users import Assignment, KubeletList, Users, users
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.kinds.cut import Survey, look, types_of
 from plugin.kinds.vgpus import Plan, apply, plan
@@ -79,7 +79,7 @@ class Node(Kernel):
         pods = {**self.gone, **self.pods}
         assignments = frozenset(Assignment(pod, "nvidia.com/vgpu", name) for name, pod in pods.items())
         prepared = claimed(Checkpoint(self._claims, boot_id(self.proc)).read())
-        return users(host, Listed(assignments=assignments), prepared)
+        return users(host, KubeletList(assignments=assignments), prepared)
 
     def survey(self) -> Survey:
         return look(self.sys, self.config, self.journal, self.processes, self.users)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.hook.kubevirt_domain import read_asked
+from launcher.hook.kubevirt_domain import read_vmi
 from launcher.vm.cards.claims import Claim, Entry, EntryKind
 from launcher.vm.cards.guest import GuestCard
 from launcher.vm.cards.peer_to_peer import TAKES_CLIQUES, cliques_in, properties_of, without_peer
@@ -158,4 +158,4 @@ def test_the_table_has_no_geforce() -> None:
 def test_the_hook_refuses_what_kubevirts_domain_cannot_have(name: str, value: str) -> None:
     vmi = {"metadata": {"annotations": {f"gpu-launcher.dev/{name}": value}}}
     with pytest.raises(UserError, match=rf"gpu-launcher\.dev/{name} needs <qemu:override>"):
-        read_asked(json.dumps(vmi).encode())
+        read_vmi(json.dumps(vmi).encode())

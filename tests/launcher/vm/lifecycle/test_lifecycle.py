@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.manifest.parser import read_given
+from launcher.manifest.parser import read_vm
 from launcher.vm.lifecycle.pod import restart_policy
 from program.errors import UserError
 from tests.launcher.cases import VMS
@@ -52,12 +52,12 @@ def test_a_vm_that_is_not_to_run_has_no_pod_unless_it_is_started(tmp_path: Path,
     with pytest.raises(UserError) as refused:
         text_of(path)
     assert str(refused.value).startswith(error)
-    assert restart_policy(read_given(path).manifest, start=True) == "Always"
+    assert restart_policy(read_vm(path).manifest, start=True) == "Always"
 
 
 def test_a_vm_that_is_to_run_is_started_as_it_says(tmp_path: Path) -> None:
     path = machine(tmp_path / "vm.yaml", "  runStrategy: Once\n")
-    assert restart_policy(read_given(path).manifest, start=True) == "Never"
+    assert restart_policy(read_vm(path).manifest, start=True) == "Never"
 
 
 def test_a_guest_has_all_of_its_grace_before_the_kubelet_kills(tmp_path: Path) -> None:
