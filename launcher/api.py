@@ -42,7 +42,7 @@ def render(
     text = manifest if isinstance(manifest, str) else _text(manifest)
     given = vm_in(text, known_in(environ, None))
     pod = Pod(environ=environ, sysfs=None if sysfs is None else Path(sysfs), offline=True)
-    start = start_of(given.instance, pod, DescribedPod(given=Facts(block=given.block)))
+    start = start_of(given.instance, pod, DescribedPod(known_facts=Facts(block=given.block)))
     if start.errors:
         raise together(start.errors)
     assert start.xml is not None, "nothing was refused"

@@ -164,7 +164,7 @@ def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
     of_gpu: list[Selector] = []
     first: list[Selector] = []
     constraints: list[Constraint] = []
-    for word, text in selection.given:
+    for word, text in selection.written:
         for part in _parts(word, text, selection, of_all=len(names), of_gpus=len(gpus)):
             match part:
                 case Selector():

@@ -167,7 +167,7 @@ def fit_of(
         refused=limits_of(cluster.limits).refusal(
             namespace or _DEFAULT,
             # A pod that is there was taken, and its claims that are there.
-            pod.asked if pod is not None and vm not in cluster.waiting else {},
+            pod.requests if pod is not None and vm not in cluster.waiting else {},
             [each for each in asked if each.owner.get("kind") == "ResourceClaimTemplate"],
         ),
     )
@@ -226,7 +226,7 @@ def _unknown(entries: Iterable[Entry], pod: AskingPod | None, cluster: Cluster) 
     """Return the resources that nobody offers, each with what to do. `entries` are those that ask DRA by deviceName."""
     by_dra, by_nodes = offered_by_dra(cluster), offered_by_nodes(cluster)
     wanted = {entry.wants for entry in entries if isinstance(entry.wants, str)} - ANY_GPU.keys()
-    asked = {name for name in pod.asked if "/" in name} if pod is not None else set()
+    asked = {name for name in pod.requests if "/" in name} if pod is not None else set()
     return {
         **{name: instead_of(name, by_dra) for name in sorted(wanted) if by_dra and words.fitted(name) not in by_dra},
         **{name: instead_of(name, by_nodes) for name in sorted(asked - by_nodes.keys() - cluster.extended.keys())},
@@ -237,7 +237,7 @@ def _notes(pod: AskingPod | None, cluster: Cluster) -> Iterator[str]:
     yield from cluster.gaps
     if pod is not None:
         by_dra = (
-            f"{name} by DRA (DeviceClass {cluster.extended[name]})" for name in pod.asked if name in cluster.extended
+            f"{name} by DRA (DeviceClass {cluster.extended[name]})" for name in pod.requests if name in cluster.extended
         )
         if unjudged := [*pod.unjudged, *by_dra]:
             yield f"not looked at: {', '.join(unjudged)}"
@@ -369,7 +369,7 @@ def _taken_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ..
 
 def _free_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...]]:
     """Return what is free of all that the pod asks for."""
-    asked = [name for name in (fit.pod.asked if fit.pod is not None else ()) if not name.startswith(NODE_DEVICES)]
+    asked = [name for name in (fit.pod.requests if fit.pod is not None else ()) if not name.startswith(NODE_DEVICES)]
     rows: list[tuple[str, ...]] = [("NODE", *asked)]
     for placement in placements:
         node = fit.states[placement.node]
@@ -383,7 +383,7 @@ def _free_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...
 
 def _against(fit: Fit, placement: Placement) -> Iterator[str]:
     """Yield what speaks against a node, but for what nobody offers: the answer says that of all nodes."""
-    asked = fit.pod.asked if fit.pod is not None else {}
+    asked = fit.pod.requests if fit.pod is not None else {}
     no_cards = any(name not in asked for name in fit.unknown)
     its = [
         each.text

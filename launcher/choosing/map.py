@@ -140,7 +140,7 @@ def _counted(node: NodeState, *, has_cordons: bool) -> Iterator[Cards]:
         if not _is_of_cards(resource) or not node.offers(resource):
             continue
         for pod in node.pods:
-            if asked := int(pod.asked.get(resource, 0)):
+            if asked := int(pod.requests.get(resource, 0)):
                 yield Cards(resource, CardState.TAKEN, f"{asked}: pod {pod.name}", asked)
         if (free := int(node.free(resource))) > 0:
             state = CardState.UNAVAILABLE if of_node else CardState.TAINTED if tainted else CardState.FREE

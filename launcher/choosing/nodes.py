@@ -115,7 +115,7 @@ class RunningPod(NamedTuple):
     """A pod that is on a node, as NAMESPACE/NAME, and what it asked for."""
 
     name: str
-    asked: Amounts
+    requests: Amounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class NodeState:
 
     def free(self, resource: str) -> Decimal:
         """Return what no pod has asked for; less than nothing where a pod came past the scheduler."""
-        taken = sum((pod.asked.get(resource, Decimal(0)) for pod in self.pods), Decimal(0))
+        taken = sum((pod.requests.get(resource, Decimal(0)) for pod in self.pods), Decimal(0))
         return self.allocatable.get(resource, Decimal(0)) - taken
 
     def offers(self, resource: str) -> bool:

@@ -52,9 +52,9 @@ class Obstacle(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskingPod:
-    """A pod that wants a node; `unjudged`: what it asks of one that is not looked at here."""
+    """A pod that wants a node; `unjudged`: what it asks of a node that `fit` does not look at."""
 
-    asked: Amounts
+    requests: Amounts
     affinity: NodeAffinity
     tolerations: tuple[Toleration, ...]
     unjudged: tuple[str, ...]
@@ -67,7 +67,7 @@ def asking(pod: Mapping[str, Any]) -> AskingPod:
     if len(tolerations) > _MOST_TOLERATIONS:
         raise UserError(subject_of(pod), f"has {len(tolerations)} tolerations", f"expected at most {_MOST_TOLERATIONS}")
     return AskingPod(
-        asked={name: amount for name, amount in sorted(requests_of(pod).items()) if amount},
+        requests={name: amount for name, amount in sorted(requests_of(pod).items()) if amount},
         affinity=affinity_of(spec, pod),
         tolerations=tuple(map(read_toleration, tolerations)),
         unjudged=tuple(_unjudged(spec, pod)),
@@ -88,7 +88,7 @@ def _unjudged(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
 def obstacles(pod: AskingPod, node: NodeState, extended: Container[str] = ()) -> tuple[Obstacle, ...]:
     """Return what keeps the pod from the node, what is hardest to change first. Of resources that are `extended`, by
     which the scheduler has DRA serve a node without a device plugin for them, only the plugin's are counted."""
-    asked = {name: amount for name, amount in pod.asked.items() if node.offers(name) or name not in extended}
+    asked = {name: amount for name, amount in pod.requests.items() if node.offers(name) or name not in extended}
     every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(asked, node)]
     return tuple(sorted(every, key=lambda each: -each.distance))
 
@@ -143,7 +143,7 @@ def _shortage(name: str, wanted: Decimal, node: NodeState) -> Obstacle:
 
 def _holders(resource: str, node: NodeState) -> str:
     having = sorted(
-        ((pod.asked[resource], pod.name) for pod in node.pods if pod.asked.get(resource)),
+        ((pod.requests[resource], pod.name) for pod in node.pods if pod.requests.get(resource)),
         key=lambda each: (-each[0], each[1]),
     )
     told = summary((f"{name} has {amount_text(resource, amount, ROUND_CEILING)}" for amount, name in having), MOST_TOLD)

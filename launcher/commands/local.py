@@ -72,7 +72,7 @@ class Local(VMFlags):
 class Located(NamedTuple):
     """A VM, the pod that it is in, the libvirt that is to run it, and its place without a pod, None in one."""
 
-    given: ParsedVM
+    vm: ParsedVM
     pod: Pod
     uri: str
     own: OwnMachine | None

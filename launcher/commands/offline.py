@@ -97,7 +97,7 @@ def offline(flags: Offline) -> Start:
     refuse_other_volumes([vmi], named)
     interfaces = _pod_interfaces(vmi.spec, flags.network_status)
     facts = replace(facts, block=facts.block | given.block, pod_interfaces=interfaces)
-    start = start_of(vmi, pod, DescribedPod(given=facts, libvirt=version))
+    start = start_of(vmi, pod, DescribedPod(known_facts=facts, libvirt=version))
     report_findings(start, given)
     return start
 

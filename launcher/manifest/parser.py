@@ -38,7 +38,7 @@ _NOTHING = Known()
 class ObjectSource(NamedTuple):
     """An object of an input, and what stands before its paths in an error."""
 
-    given: ManifestFile
+    manifest_file: ManifestFile
     item: JSONObject
     subject: str
 
@@ -46,8 +46,8 @@ class ObjectSource(NamedTuple):
         """Return a problem of the object with the line of the field behind the file, where editors look for it."""
         path = problem.subject.removeprefix(self.subject)
         # What is wrong may begin with the field that the object at the path has it in: an annotation.
-        place = self.given.at(self.item, f"{path}.{problem.wrong}")
-        return problem._replace(subject=place + problem.subject.removeprefix(self.given.file))
+        place = self.manifest_file.at(self.item, f"{path}.{problem.wrong}")
+        return problem._replace(subject=place + problem.subject.removeprefix(self.manifest_file.file))
 
 
 class ParsedVM(NamedTuple):
@@ -170,7 +170,8 @@ def _read(
 
 def _located(error: UserError, vm: ObjectSource, types: Iterable[ManifestFile]) -> UserError:
     """Return the error with the lines of the VM's fields, and of its instance type's and preference's."""
-    sources = [ObjectSource(given, item.value, item.subject) for given in (vm.given, *types) for item in given.types]
+    files = (vm.manifest_file, *types)
+    sources = [ObjectSource(file, item.value, item.subject) for file in files for item in file.types]
     return error.changed(
         lambda problem: next(
             (each.located(problem) for each in (*sources, vm) if problem.subject.startswith(each.subject)), problem

@@ -20,17 +20,17 @@ _SYSFS = "--sysfs, with devices/system/cpu and devices/system/node of the node, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedPod:
-    """The facts that flags give, and the version of libvirt that the domain is for, None for any."""
+    """A pod that flags describe: its known facts, and the version of libvirt that the domain is for, None for any."""
 
-    given: Facts
+    known_facts: Facts
     libvirt: Version | None = None
 
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
-        return replace(self.given, address_bits=address_bits_in(pod)), ()
+        return replace(self.known_facts, address_bits=address_bits_in(pod)), ()
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
         """Assume what the flags leave out, as a whole or for another machine than this one."""
-        processors, given = processors_in(guest, pod), self.given.cpus
+        processors, given = processors_in(guest, pod), self.known_facts.cpus
         if not guest.has_own_cpus or (given is not None and processors.nodes and pod.sysfs != SYS):
             return given, processors, ()
         cpus, node = assumed(guest, given, processors)

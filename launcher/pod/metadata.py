@@ -74,7 +74,7 @@ def labels(metadata: Metadata) -> dict[str, str]:
     An annotation for Istio becomes the label that Istio's webhook looks for, as in KubeVirt."""
     name = metadata.name
     ours = {_NAME: name} if len(name) <= _LONGEST_LABEL else {}
-    has_word = metadata.annotations.given.get(network.INJECT) is not None
+    has_word = metadata.annotations.written.get(network.INJECT) is not None
     istios = {network.INJECT: "true" if network.is_injected(metadata) else "false"} if has_word else {}
     return {**ours, ID: _id_of(name), **metadata.labels, **istios}
 
@@ -132,7 +132,7 @@ def annotations(metadata: Metadata, spec: Spec, level: Level, passed: Sequence[s
     has."""
     annotations: dict[str, str] = {}
     ours = multus.annotations(spec)
-    for name, value in metadata.annotations.given.items():
+    for name, value in metadata.annotations.written.items():
         if value is None or name == _KUBECTLS:
             continue
         if not (isinstance(name, str) and isinstance(value, str)):

@@ -30,7 +30,7 @@ class Handover:
     """A user, whose group has the same ID; the files to give to the user; and the names in LIMITS to raise."""
 
     user: int
-    given: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()
     limits: tuple[str, ...] = ()
 
 
@@ -56,7 +56,7 @@ def switch_user(handover: Handover) -> None:
         return
     raise_limits(handover.limits)
     try:
-        for path in handover.given:
+        for path in handover.files:
             for file in _given(path):
                 os.chown(file, user, user, follow_symlinks=False)
         # The groups that the kubelet gives for the sake of volumes stay; root's is not one of them.

@@ -100,8 +100,8 @@ class Annotations:
     free pages. `has_hole`: whether there are guest addresses above 4 GiB for BARs. `ignition`: a config of Ignition's.
     `asks_nvidia_smi`: whether the guest's agent may be asked to run it. `even_emulator`: whether isolateEmulatorThread
     takes a second CPU if that makes their number even. `suspend_to`: the claim for the memory of the suspended guest,
-    "" for none. `selection`: the wanted cards, also in HAMi's words. `given`:
-    all annotations as written, for the pod.
+    "" for none. `selection`: the wanted cards, also in HAMi's words. `written`: all annotations as the user wrote
+    them, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -122,7 +122,7 @@ class Annotations:
     even_emulator: bool = False
     suspend_to: str = ""
     selection: Selection = NO_SELECTION
-    given: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Any] = field(default_factory=dict)
 
 
 def refuse_unconverted(value: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ def read_annotations(value: Any) -> Annotations:
         even_emulator=_EVEN_EMULATOR in value,
         suspend_to=value.get(SUSPEND_TO) or "",
         selection=read_selection(value),
-        given=value,
+        written=value,
     )
 
 

@@ -216,7 +216,7 @@ def _wants(plane: ControlPlane, number: int) -> None:
         found = _cards(pod, claims) if pod["spec"].get("nodeName") else None
         if found != cards:
             differing += 1
-            print(f"  {selection.given}: fit has {cards}, the scheduler {found}: {json.dumps(there)}")
+            print(f"  {selection.written}: fit has {cards}, the scheduler {found}: {json.dumps(there)}")
     fitting = sum(cards is not None for *_, cards in wanted.values())
     print(
         f"All words by the scheduler: {number} clusters, {fitting} of them that fit, {differing} that differ from fit's"

@@ -66,7 +66,7 @@ class World:
         if self.network_status is not None:
             statuses = read_status(self.network_status, "--network-status")
             facts = replace(facts, pod_interfaces=attached_to_the_pod(vmi.spec, statuses))
-        return start_of(vmi, self.pod, DescribedPod(given=facts))
+        return start_of(vmi, self.pod, DescribedPod(known_facts=facts))
 
     def xml(self, vm: Path) -> str:
         """The domain's text; the first error, where there is one instead, is raised."""

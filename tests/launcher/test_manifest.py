@@ -244,13 +244,13 @@ def hooked(sidecars: object) -> str:
 )
 def test_a_vm_that_kubevirt_runs_with_our_hook_is_taken_as_it_is(path: Path, sidecar: object) -> None:
     path.write_text(hooked([sidecar]))
-    assert read_manifest(path).metadata.annotations.given["hooks.kubevirt.io/hookSidecars"]
+    assert read_manifest(path).metadata.annotations.written["hooks.kubevirt.io/hookSidecars"]
 
 
 def test_what_kubevirt_makes_nothing_of_is_nothing_to_the_hook_beside_it() -> None:
     """Its launcher leaves out a text without "ignition" in it; only ours refuses that."""
     given = {"kubevirt.io/ignitiondata": "variant: fcos", "sidecar.istio.io/inject": "yes"}
-    assert read_annotations(given).given == given
+    assert read_annotations(given).written == given
 
 
 @pytest.mark.parametrize("sidecars", OTHERS)
@@ -341,7 +341,7 @@ def test_a_hint_names_no_field_that_is_refused_or_means_something_else(path: Pat
 def test_an_annotation_of_somebody_elses_is_passed_on(path: Path) -> None:
     for name in ("notcrio.io/x", "crio.io.example.com/x", "example.com/io.containers.x", "k8s.v1.cni.cncf.io/networks"):
         path.write_text(vmi_text().replace("{name: vm}", f"{{name: vm, annotations: {{{name}: x}}}}"))
-        assert read_manifest(path).metadata.annotations.given == {name: "x"}
+        assert read_manifest(path).metadata.annotations.written == {name: "x"}
 
 
 def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> None:

@@ -62,7 +62,7 @@ class Selection:
     NVML's with `GPU-` before it or without. `numa_bind`: all GPUs on one NUMA node. `memory`: at least so much, as a
     quantity. `first`: types in order; all GPUs are of the first that can be had. `select`: a CEL expression over
     Kubernetes' `device`. `driver`: the version of NVIDIA's driver in the guest, which chooses only with `nvlink`.
-    `given`: the annotations that ask for something, as they were written.
+    `written`: the annotations that ask for something, as the user wrote them.
     """
 
     use_types: tuple[str, ...] | None = None
@@ -75,7 +75,7 @@ class Selection:
     select: str | None = None
     together: Proximity | None = None
     driver: str | None = None
-    given: tuple[tuple[Word, str], ...] = ()
+    written: tuple[tuple[Word, str], ...] = ()
 
     @property
     def types(self) -> Mapping[Word, tuple[str, ...]]:
@@ -89,7 +89,7 @@ class Selection:
 
     @property
     def names(self) -> tuple[Word, ...]:
-        return tuple(name for name, _ in self.given)
+        return tuple(name for name, _ in self.written)
 
 
 NO_SELECTION = Selection()
@@ -155,7 +155,7 @@ def read_selection(annotations: Mapping[str, object]) -> Selection:
         select=select,
         together=cast("Proximity | None", together),
         driver=driver,
-        given=tuple((name, text) for name, text in texts.items() if asks[name]),
+        written=tuple((name, text) for name, text in texts.items() if asks[name]),
     )
 
 
@@ -209,7 +209,7 @@ def _memory(text: str) -> str | None:
 def refuse_without_dra(selection: Selection, entries: Iterable[Entry]) -> None:
     """UserError if the selection chooses among cards, but a device plugin gives any card of an entry's resource."""
     asks = next((entry for entry in entries if isinstance(entry.wants, str)), None)
-    if selection.given and asks is not None:
+    if selection.written and asks is not None:
         raise UserError(
             "metadata.annotations",
             f"{selection.names[0]} chooses among cards, and {asks} asks a device plugin for {asks.wants}, which gives "

@@ -17,13 +17,13 @@ _THREADS_PER_CPU = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestDisk:
-    """A disk of the manifest, `asked`, as the guest has it: the `number`th of those that are named alike, from 0.
+    """A disk as the guest has it, from one of the `manifest`: the `number`th of those that are named alike, from 0.
 
-    `source` is None for a drive without a medium, `block_sizes` where nothing is said of them; `threads` are the I/O
+    `source` is None for a drive without a medium, `block_sizes` if nothing is said of them; `threads` are the I/O
     threads that serve it. `cache` is what its source can have.
     """
 
-    asked: Disk
+    manifest: Disk
     bus: Bus
     number: int
     source: DiskSource | None
@@ -65,7 +65,7 @@ def guest_disks(spec: Spec, metadata: Metadata, threads: DiskThreads, facts: Fac
         bus = disk.bus(spec.architecture)
         _refuse_lun_of_file(disk, sources.get(disk.name))
         yield GuestDisk(
-            asked=disk,
+            manifest=disk,
             bus=bus,
             number=next(numbers[_PREFIXES[bus]]),
             source=sources.get(disk.name),

@@ -51,7 +51,7 @@ def filesystems(filesystems: Iterable[Filesystem], guest: Guest) -> list[Element
 
 
 def _disk(disk: GuestDisk, driver: Element) -> Element:
-    asked, source, target = disk.asked, disk.source, disk.asked.target
+    asked, source, target = disk.manifest, disk.source, disk.manifest.target
     # Without a source, a drive without a medium: KubeVirt calls that a block device.
     element = E.disk(driver, type=source.type if source else "block", device=target.device)
     if source is not None:
@@ -80,7 +80,7 @@ def _disk(disk: GuestDisk, driver: Element) -> Element:
 
 
 def _driver(disk: GuestDisk) -> Element:
-    asked, source = disk.asked, disk.source
+    asked, source = disk.manifest, disk.source
     element = E.driver(name="qemu", type=source.format if source else "raw")
     if source is not None:
         element.set("cache", disk.cache)

@@ -40,21 +40,21 @@ GATEWAY, GUEST = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
-    """The ports of the pod that reach the guest at a card, by protocol; `listed` is None for all ports. Those that are
+    """The ports of the pod that reach the guest at a card, by protocol; `ports` is None for all ports. Those that are
     `elsewhere` reach the guest at an earlier card; `reserved` TCP ports are another container's.
 
     `own`: None in a pod. On an own machine only 127.0.0.1 listens; `own` has the port there of each of the guest's TCP
     ports that does not have its own number there.
     """
 
-    listed: Mapping[Protocol, tuple[Range, ...]] | None
+    ports: Mapping[Protocol, tuple[Range, ...]] | None
     elsewhere: Mapping[Protocol, tuple[Range, ...]] = field(default_factory=dict)
     reserved: tuple[Range, ...] = ()
     own: Mapping[int, int] | None = None
 
     @property
     def are_all(self) -> bool:
-        return self.listed is None
+        return self.ports is None
 
     def excluded(self, protocol: Protocol) -> tuple[Range, ...]:
         """Return the ports that are `elsewhere` or `reserved`."""
@@ -62,12 +62,12 @@ class Forwards:
 
     def ranges(self, protocol: Protocol) -> tuple[Range, ...]:
         """Return the ports that reach the guest here."""
-        ranges = (_ALL,) if self.listed is None else self.listed.get(protocol, ())
+        ranges = (_ALL,) if self.ports is None else self.ports.get(protocol, ())
         return _without_all(ranges, self.excluded(protocol))
 
     def lists(self, protocol: Protocol, ports: tuple[Range, ...]) -> bool:
         """Return whether the manifest lists one of these ports here."""
-        listed = () if self.listed is None else self.listed.get(protocol, ())
+        listed = () if self.ports is None else self.ports.get(protocol, ())
         return _without_all(listed, ports) != listed
 
 
@@ -179,16 +179,16 @@ def _forwards(
         *((ports.protocol, (ports.start, ports.end)) for ports in interface.portRanges),
     ]
     if not listed or interface.method == "bridge":
-        return Forwards(listed=None, elsewhere=elsewhere, reserved=reserved)
+        return Forwards(ports=None, elsewhere=elsewhere, reserved=reserved)
     ranges = {protocol: tuple(ports for its, ports in listed if its == protocol) for protocol in PROTOCOLS}
-    return Forwards(listed=ranges, elsewhere=elsewhere, reserved=reserved)
+    return Forwards(ports=ranges, elsewhere=elsewhere, reserved=reserved)
 
 
 def _forwarded_here(interface: Interface, own: Mapping[int, int]) -> Forwards:
     """Return the ports that the manifest lists, and those of `own`: never all, since they are the machine's."""
-    listed = _forwards(interface, {}).listed or {}
+    listed = _forwards(interface, {}).ports or {}
     single = tuple((port, port) for port in own if (port, port) not in listed.get("TCP", ()))
-    return Forwards(listed={**listed, "TCP": (*listed.get("TCP", ()), *single)}, own=own)
+    return Forwards(ports={**listed, "TCP": (*listed.get("TCP", ()), *single)}, own=own)
 
 
 def _without_all(ranges: tuple[Range, ...], taken: tuple[Range, ...]) -> tuple[Range, ...]:
@@ -212,7 +212,7 @@ PORTS = ((15000, 15001), (15004, 15004), (15006, 15006), (15008, 15009), (15020,
 
 def is_injected(metadata: Metadata) -> bool:
     """Return whether the VM's pod is to have the proxy, by the annotation, or without one by the label."""
-    return is_true(metadata.annotations.given.get(INJECT) or metadata.labels.get(INJECT))
+    return is_true(metadata.annotations.written.get(INJECT) or metadata.labels.get(INJECT))
 
 
 _SCRIPT = """\

@@ -113,7 +113,7 @@ def test_first_available_is_an_alternative_for_each_type_and_all_gpus_are_of_one
 
 def test_what_is_quoted_stays_text_of_the_expression() -> None:
     text = 'a"] || true || "" in ["\\'
-    made = claim_for([gpu("a")], Selection(use_types=(text,), given=((Word.USE_TYPE, text),)))
+    made = claim_for([gpu("a")], Selection(use_types=(text,), written=((Word.USE_TYPE, text),)))
     assert made is not None
     ((_, expression),) = expressions(made)
     assert expression.startswith(r'["A\"] || TRUE || \"\" IN [\"\\"].exists(')

@@ -30,7 +30,7 @@ def printed(
 ) -> Start:
     (directory / "vm.yaml").write_text(text)
     pod = Pod(environ=environ, sysfs=sysfs, offline=True)
-    return start_of(read_manifest(directory / "vm.yaml"), pod, DescribedPod(given=facts or Facts()))
+    return start_of(read_manifest(directory / "vm.yaml"), pod, DescribedPod(known_facts=facts or Facts()))
 
 
 @pytest.mark.parametrize("topology", ["none", "numa"])

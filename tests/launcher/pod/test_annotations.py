@@ -105,7 +105,7 @@ def test_what_published_vms_carry_is_known_but_for_what_nobody_reads() -> None:
     names: set[str] = set()
     for path in (FIXTURES / "published").rglob("*.yaml"):
         try:
-            names |= read_vm(path).instance.metadata.annotations.given.keys()
+            names |= read_vm(path).instance.metadata.annotations.written.keys()
         except UserError:
             continue  # it needs flags, or is refused
     assert len(names) > 15

@@ -19,7 +19,7 @@ def selection(**annotations: object) -> Selection:
 
 def test_a_vm_without_such_annotations_wants_any_card() -> None:
     assert read_selection({"example.com/other": 3}) == Selection()
-    assert Selection().given == ()
+    assert Selection().written == ()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_and_all_else_is_no_wish(text: str | None) -> None:
 
 def test_what_asks_for_something_is_given_as_it_was_written() -> None:
     chosen = selection(use_gputype=" A100,", nouse_gpuuuid=" ,", numa_bind="no", together="switch")
-    assert chosen.given == (("nvidia.com/use-gputype", " A100,"), ("gpu-launcher.dev/together", "switch"))
+    assert chosen.written == (("nvidia.com/use-gputype", " A100,"), ("gpu-launcher.dev/together", "switch"))
 
 
 @pytest.mark.parametrize(

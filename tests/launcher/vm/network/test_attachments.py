@@ -58,7 +58,7 @@ def test_the_ports_that_are_listed_reach_the_guest_and_without_a_list_all(tmp_pa
     assert every.forwards.are_all
     listed = "ports: [{port: 22}, {protocol: UDP, port: 53}], portRanges: [{start: 80, end: 89}]"
     (some,) = by_passt(vmi_of(tmp_path, f"{binding}, {listed}").spec)
-    assert some.forwards == Forwards(listed={"TCP": ((22, 22), (80, 89)), "UDP": ((53, 53),)})
+    assert some.forwards == Forwards(ports={"TCP": ((22, 22), (80, 89)), "UDP": ((53, 53),)})
 
 
 def test_a_guest_on_a_bridge_has_all_ports_whatever_is_listed(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_port_reaches_the_guest_at_the_first_card_that_has_it() -> None:
     ],
 )
 def test_of_a_range_what_is_elsewhere_is_left_out(taken: Range, left: tuple[Range, ...]) -> None:
-    forwards = Forwards(listed={"TCP": ((80, 89),)}, elsewhere={"TCP": (taken,)})
+    forwards = Forwards(ports={"TCP": ((80, 89),)}, elsewhere={"TCP": (taken,)})
     assert forwards.ranges("TCP") == left
     assert forwards.ranges("UDP") == ()
 
