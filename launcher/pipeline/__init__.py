@@ -1,1 +1,1 @@
-"""The way from a manifest, its pod and a place to what is started there, with everything that was found."""
+"""All stages from a manifest, its pod and a place to the domain that is started there, with all findings."""

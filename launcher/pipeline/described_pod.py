@@ -1,4 +1,4 @@
-"""A place that flags describe, where nothing is started, for `render` and `explain`."""
+"""The place of a start that flags describe, for `render` and `explain`, which start nothing."""
 
 from dataclasses import dataclass, replace
 
@@ -29,7 +29,8 @@ class DescribedPod:
         return replace(self.known_facts, address_bits=address_bits_in(pod)), ()
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
-        """Assume what the flags leave out, as a whole or for another machine than this one."""
+        """Assume what the flags leave out: the pod's CPUs, the node's processors, or both for another machine than this
+        one."""
         processors, given = processors_in(guest, pod), self.known_facts.cpus
         if not guest.has_own_cpus or (given is not None and processors.nodes and pod.sysfs != SYS):
             return given, processors, ()
@@ -48,7 +49,7 @@ class DescribedPod:
         return None
 
     def complete(self, start: Start) -> Start:
-        """Add what the reader of a printed domain has to know."""
+        """Add what the reader of a printed domain needs to know."""
         if start.xml is None:
             return start
         newer = tuple(newer for newer in start.newer if newer.program == "libvirt")

@@ -80,8 +80,9 @@ class Between(TypedDict):
 
 
 class Linked(TypedDict):
-    """A partition of GPUs with NVSwitches, by the Fabric Manager's number, as gpu-plugin names it: the addresses of its
-    `gpus` on the host, the names of the `entries` that have them, and the addresses that are `missing` in the guest."""
+    """A partition of GPUs with NVSwitches, by the Fabric Manager's number, as gpu-plugin names it: the `gpus` by their
+    addresses on the host, the `entries` that have them by name, and the addresses of those that the guest lacks
+    (`missing`)."""
 
     partition: int
     gpus: list[str]
@@ -296,8 +297,8 @@ def _cliques(cards: tuple[GuestCard, ...], cliques: Mapping[str, int]) -> list[C
 
 
 def _backend(*, by_iommufd: bool, is_confidential: bool) -> Backend:
-    """What is chosen is the same everywhere: groups, unless the manifest asks for IOMMUFD. docs/compatibility.md
-    compares them."""
+    """Return how QEMU opens the cards, and why. The choice is the same on every machine: groups, unless the manifest
+    asks for IOMMUFD. docs/compatibility.md compares them."""
     if by_iommufd:
         return {
             "by": "IOMMUFD",
@@ -313,7 +314,7 @@ def _backend(*, by_iommufd: bool, is_confidential: bool) -> Backend:
 
 
 def _links(partitions: list[Linked]) -> Iterator[tuple[str, str]]:
-    """Yield the entries of each partition, and what it means for them."""
+    """Yield the entries of each partition, and what the partition means for them."""
     for linked in partitions:
         number, names = linked["partition"], ", ".join(linked["entries"])
         if linked["missing"]:
@@ -354,7 +355,7 @@ def _matrix(heading: str, names: list[str], cells: Mapping[tuple[str, str], str]
 
 
 def _incomplete(explanation: Explanation) -> list[tuple[str, str]]:
-    """Return the entries whose cards may not be whole, and the reason; entries with the same reason come together."""
+    """Return the entries whose cards may lack functions, and the reason; one line for entries with the same reason."""
     reasons: dict[str, list[Explained]] = {}
     for entry in explanation["entries"]:
         if (missing := entry["missing"]) is not None:
@@ -369,7 +370,7 @@ def _incomplete(explanation: Explanation) -> list[tuple[str, str]]:
 
 
 def _origins(explanation: Explanation) -> list[tuple[str, str]]:
-    """Return each resource, request or network once, behind the names of the entries that have their devices of it."""
+    """Return each resource, request or network once, after the names of the entries whose devices come from it."""
     entries: dict[str, list[str]] = {}
     for entry in explanation["entries"]:
         entries.setdefault(_origin(entry), []).append(f"{entry['kind']} {entry['name']}")

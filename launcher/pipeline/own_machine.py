@@ -1,4 +1,4 @@
-"""A user's own machine as the place of a start, without a cluster and a pod: what flags say in their place."""
+"""A user's own machine as the place of a start: flags in place of a cluster and a pod."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +25,8 @@ _UNNEEDED = "leave it out"
 def own_machine(
     vmi: VirtualMachineInstance, disks: Sequence[str], ports: Sequence[str], environ: Mapping[str, str], user: int
 ) -> OwnMachine:
-    """Return the place of this VM of this `user`, by the values of --disk and --port. UserError for a value that is
-    none, and for all of the manifest that only a cluster has; Refusal without a place."""
+    """Return the place of this `user`'s VM, by the values of --disk and --port. UserError for a malformed value, and
+    for each part of the manifest that needs a cluster; Refusal if the VM has no directory for its sockets."""
     given = dict(map(_disk, disks))
     if ports and not vmi.spec.domain.devices.connected:
         raise UserError(f"--port {ports[0]}", "the guest has no network", "leave it out, or write a network")
@@ -37,8 +37,8 @@ def own_machine(
 
 
 def variables_of(gpus: Sequence[str], entries: Sequence[Entry]) -> Mapping[str, str]:
-    """Return the variables that a device plugin would set, with an address for each entry, in their order. UserError
-    for another number of addresses than of entries, and for an address that is none or stands there twice."""
+    """Return the variables that a device plugin would set: one address for each entry, in their order. UserError unless
+    there are as many addresses as entries, and for an address that is malformed or repeated."""
     addresses = [_address(text) for text in gpus]
     if len(addresses) != len(entries):
         listed = ", ".join(map(str, entries)) or "none"
@@ -55,7 +55,8 @@ def variables_of(gpus: Sequence[str], entries: Sequence[Entry]) -> Mapping[str, 
 
 
 def _directories(vmi: VirtualMachineInstance, environ: Mapping[str, str], user: int) -> tuple[Path, Path]:
-    """The VM's directory for what is made, and libvirt's root."""
+    """Return the VM's directory for files that are made for it, and libvirt's root. Refusal without a place for
+    them."""
     place = runtime_directory(environ, user)
     if place is None:
         fix = "log in as this user (by ssh, or machinectl shell), or name a directory that is this user's alone"
@@ -99,7 +100,7 @@ def _disk(setting: str) -> tuple[str, Path]:
 
 
 def _port(setting: str) -> tuple[int, int]:
-    """The guest's port and this machine's."""
+    """Return the guest's port and this machine's; UserError for anything but OWN:GUEST."""
     own, _, guests = setting.partition(":")
     if not all(number.isascii() and number.isdecimal() and 0 < int(number) < 1 << 16 for number in (own, guests)):
         raise UserError(f"--port {setting}", "is no pair of ports", "expected OWN:GUEST, like 2222:22")
@@ -114,7 +115,7 @@ def _repeated(disks: Sequence[str], given: Mapping[str, Path]) -> Iterator[Progr
 
 
 def _of_clusters(vmi: VirtualMachineInstance, disks: Mapping[str, Path]) -> Iterator[ProgramError]:
-    """What this VM would get from its cluster, and nobody gives here."""
+    """Yield an error for each part of the manifest that needs a cluster."""
     spec, firmware = vmi.spec, vmi.spec.domain.firmware
     for volume in spec.volumes:
         if volume.name in spec.shared:

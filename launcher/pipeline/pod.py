@@ -1,4 +1,4 @@
-"""The pod that a command is about: its variables, its /sys, what DRA gave it, and what the stages read there."""
+"""The pod that a command is about: its variables, its /sys, its devices by DRA, and what the stages read there."""
 
 import os
 import re
@@ -130,7 +130,7 @@ def processors_in(guest: Guest, pod: Pod) -> Processors:
 
 
 def transparent_in(pod: Pod) -> TransparentPages:
-    """Read what the node says of transparent huge pages; what cannot be read is unknown."""
+    """Read the node's settings of transparent huge pages; a setting that cannot be read is unknown."""
     try:
         return TransparentPages() if pod.sysfs is None else read_transparent(pod.sysfs)
     except Unreadable:

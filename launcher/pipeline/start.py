@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What is to be started, where, and what was found on the way.
+    """What is to be started, where, and all findings on the way.
 
     `cards`: the cards of the entries that have a device. `host`: None if no sysfs was read. `layout` and `xml`: None if
     a stage on which they depend has refused. `newer`: the domain's elements that not every libvirt and QEMU knows.
@@ -95,21 +95,21 @@ class Surroundings(Protocol):
     """The place where a VM is to start: launcher.pipeline.this_pod, or launcher.pipeline.described_pod."""
 
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
-        """Return what is known of the place besides the pod's CPUs and what sysfs shows."""
+        """Return the facts of the place, except the pod's CPUs and what sysfs shows."""
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
-        """Return the pod's CPUs, ascending, None for a guest that has none of its own; the node's processors; and what
-        is assumed of both. Refusal if they should be known."""
+        """Return the pod's CPUs, ascending, None for a guest without CPUs of its own; the node's processors; and what
+        is assumed of both. Refusal if they should be known and are not."""
 
     def machines(self, guest: Guest) -> frozenset[str] | None:
         """Return the names of QEMU's machines; None if unknown."""
 
     def complete(self, start: Start) -> Start:
-        """Return the start with what this place adds to it."""
+        """Return the start with the findings of this place, and all else that the place adds."""
 
 
 def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Start:
-    """Go through all stages; their errors are in the result."""
+    """Run all stages; their errors are in the result."""
     guest = guest_of(vmi)
     if vmi.metadata.annotations.nearest_machine:
         guest = replace(guest, machine=nearest(guest.machine, around.machines(guest)))
@@ -174,7 +174,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
 
 
 def attempt(stage: Callable[[], T], refused: list[ProgramError]) -> T | None:
-    """Return what the stage makes; if it refuses, add its error to `refused` and return None."""
+    """Return the stage's result; if it refuses, add its error to `refused` and return None."""
     try:
         return stage()
     except ProgramError as error:
@@ -185,7 +185,7 @@ def attempt(stage: Callable[[], T], refused: list[ProgramError]) -> T | None:
 def _cards(
     vmi: VirtualMachineInstance, pod: Pod, host: Host | None, facts: Facts, refused: list[ProgramError]
 ) -> tuple[tuple[GuestCard, ...], tuple[LeftOver, ...], bool]:
-    """The cards that the guest gets; the devices that nobody gets; and whether no entry lacks its card."""
+    """Return the guest's cards, the devices that no entry gets, and whether every entry has its card."""
     entries, claims = vmi.spec.domain.devices.entries, vmi.spec.resourceClaims
     given = [attempt(partial(_allocated, claims, pod, facts, entry), refused) for entry in entries]
     allocated = {wants: device for each in given if each is not None for wants, device in each.items()}
@@ -197,7 +197,7 @@ def _cards(
 
 
 def _allocated(claims: tuple[ResourceClaim, ...], pod: Pod, facts: Facts, entry: Entry) -> Mapping[Allocated, DeviceID]:
-    """The device of an entry that DRA or Multus serves; empty for an entry that a device plugin serves."""
+    """Return the device of an entry that DRA or Multus serves; empty for an entry of a device plugin's."""
     if isinstance(entry.wants, VirtualFunctionOf):
         return {entry.wants: virtual_function(entry.wants, facts.pod_interfaces)}
     return dict(allocated_in(claims, pod, entry).items())
@@ -206,7 +206,7 @@ def _allocated(claims: tuple[ResourceClaim, ...], pod: Pod, facts: Facts, entry:
 def _pinned(
     guest: Guest, pod: Pod, around: Surroundings, facts: Facts
 ) -> tuple[Facts, Pinning | None, tuple[Finding, ...]]:
-    """The facts with the pod's and the node's CPUs, those that are the guest's, and what is assumed of them."""
+    """Return the facts with the pod's and the node's CPUs, the guest's own CPUs, and what is assumed of all of them."""
     cpus, processors, assumptions = around.cpus(guest, pod)
     facts = replace(facts, processors=processors, cpus=cpus)
     return facts, pinning(guest, facts), assumptions

@@ -1,4 +1,4 @@
-"""This pod as the place of a start, for `run` and `check`. What prevents the start is found before it."""
+"""This pod as the place of a start, for `run` and `check`. Whatever prevents the start is found before it."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -41,9 +41,9 @@ _NETWORK_STATUS_WITHIN = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThisPod:
-    """Where QEMU is to run: libvirt's URI, `emulation` for QEMU's own CPU instead of KVM, and the directories that
-    stand for /, /dev and /proc, None if they are not to be read. `guest_runs`: the VM runs already. `own`: the VM's
-    place without a pod; None in one."""
+    """The place where QEMU is to run: libvirt's URI, `emulation` for QEMU's own CPU instead of KVM, and the directories
+    that stand for /, /dev and /proc, None to read nothing there. `guest_runs`: the VM runs already. `own`: the VM's
+    place on a user's own machine; None in a pod."""
 
     uri: str
     emulation: bool = False
@@ -58,7 +58,7 @@ class ThisPod:
         return POD if self.own is None else OWN_MACHINE
 
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
-        """Return facts of the pod's volumes, of what Multus has attached to it, and of KVM, which is opened to know."""
+        """Return the facts of the pod's volumes, of Multus' interfaces, and of KVM, which is opened to know."""
         is_here = has_qemu_here(self.uri)
         networks, findings = self._networks(spec) if is_here else (None, ())
         facts = replace(
@@ -89,7 +89,7 @@ class ThisPod:
             return {}, (Finding(Severity.ERROR, wrong.problem),)
 
     def complete(self, start: Start) -> Start:
-        """Return the start with what is made on disk and locked for the guest, and all that keeps it from starting.
+        """Return the start with the files to make, the bytes to lock, and all that keeps the guest from starting.
 
         Raise this process's memlock limit to what has to be locked: that tells whether it can be.
         """
@@ -111,7 +111,7 @@ def _sysfs_of(pod: Pod) -> Path:
 
 
 def _around_qemu(start: Start, place: ThisPod) -> Iterator[Finding]:
-    """What would keep a QEMU of this process from running the guest."""
+    """Yield all that keeps a QEMU of this process from running the guest, or from running it well."""
     spec, guest, sysfs = start.vmi.spec, start.guest, _sysfs_of(start.pod)
     if place.dev is not None and start.host is not None:
         by_iommufd = start.vmi.metadata.annotations.by_iommufd

@@ -126,8 +126,8 @@ class Annotations:
 
 
 def refuse_unconverted(value: Mapping[str, Any]) -> None:
-    """Raise Nonsense for an annotation of KubeVirt's that asks its launcher for what ours does not do, and for one that
-    would have the pod do more than its spec says."""
+    """Raise Nonsense for an annotation that asks KubeVirt's launcher for what this one does not do, and for one that
+    makes the pod do more than its spec says."""
     for name, text in value.items():
         if isinstance(name, str) and _is_of_a_runtime(name):
             wrong = f"{excerpt(name)} changes what the pod's container may do, behind the pod's own fields"
@@ -171,7 +171,7 @@ def _is_our_hook(sidecar: Any) -> bool:
 
 
 def read_annotations(value: Any) -> Annotations:
-    """Return what the annotations ask for; Nonsense for one of ours that is unknown, or has a value that is."""
+    """Return what the annotations ask for; Nonsense for an unknown annotation or value of gpu-launcher's own."""
     if not isinstance(value, dict):
         raise Nonsense(f"found {excerpt(value)}", "expected a mapping")
     values: dict[str, Any] = {}

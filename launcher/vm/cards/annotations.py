@@ -96,18 +96,18 @@ NO_SELECTION = Selection()
 
 
 def nvml_id(text: str) -> str:
-    """Return a UUID as NVML has it if it is NVML's: with `GPU-` before it, which exporters of metrics leave out."""
+    """Return a UUID in NVML's form, with `GPU-` before it. Exporters of metrics leave that out."""
     return text if text.startswith("GPU-") else f"GPU-{text}"
 
 
 def is_of_place(text: str) -> bool:
-    """Whether the UUID is made as those of places are, so that it is no mediated device's, and hardly NVML's."""
+    """Return whether the UUID has the form of places' UUIDs: no mediated device has it, and hardly an NVML UUID."""
     return _PLACE.match(text) is not None
 
 
 def read_selection(annotations: Mapping[str, object]) -> Selection:
-    """Read what these annotations of a VM ask for, but for annotations that do not choose. Nonsense for a value that is
-    no text, or that the annotation does not have."""
+    """Read those of a VM's annotations that choose cards. Nonsense for a value that is no text, or that the annotation
+    does not take."""
     texts: dict[Word, str] = {}
     for name in Word:
         value = annotations.get(name)
@@ -167,8 +167,8 @@ def _items(text: str | None) -> tuple[str, ...] | None:
 
 
 def _types(name: Word, texts: Mapping[Word, str]) -> tuple[str, ...] | None:
-    """Return the names of models. Nonsense for what no card can be called: it would choose nothing, and exclude
-    nothing."""
+    """Return the names of models. Nonsense for a text that no model's name can contain: it would choose nothing, and
+    exclude nothing."""
     items = _items(texts.get(name))
     for item in items or ():
         if _PART.search(item):
@@ -180,7 +180,7 @@ def _types(name: Word, texts: Mapping[Word, str]) -> tuple[str, ...] | None:
 
 
 def _ids(name: Word, texts: Mapping[Word, str]) -> tuple[str, ...] | None:
-    """Return the UUIDs. Nonsense for what is no card's."""
+    """Return the UUIDs. Nonsense for a UUID that no card can have."""
     items = _items(texts.get(name))
     for item in items or ():
         if item.startswith("MIG-"):
@@ -219,7 +219,8 @@ def refuse_without_dra(selection: Selection, entries: Iterable[Entry]) -> None:
 
 
 def refuse_unheard(selection: Selection, entries: Iterable[Entry]) -> None:
-    """UserError for an annotation that chooses among cards if no entry by deviceName has a claim that could say so."""
+    """UserError for an annotation that chooses among cards if no entry by deviceName has a claim to carry the
+    choice."""
     of_gpus = [entry for entry in entries if isinstance(entry.wants, str) and entry.kind is EntryKind.GPU]
     of_all = [entry for entry in entries if isinstance(entry.wants, str)]
     for name in selection.names:

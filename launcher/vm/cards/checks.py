@@ -1,5 +1,5 @@
-"""The cards that the guest is to get, as the host has them now, in sysfs and as nodes in the container; and cards that
-have another seat in the guest than they should.
+"""Compares the guest's cards with the host, as sysfs and the container's nodes show them now, and their seats with the
+guest's topology.
 
 What a pod was allocated can be stale. The kubelet keeps its answers over a reboot of the node, and repeats them for a
 pod that is still bound to it (pkg/kubelet/cm/devicemanager, podDevices), whatever is at those addresses by then.
@@ -93,7 +93,7 @@ def left_behind(cards: Iterable[GuestCard]) -> Iterator[Finding]:
 
 
 def misplaced(layout: Layout) -> Iterator[Finding]:
-    """Yield the cards that the topology would have elsewhere in the guest."""
+    """Yield the cards that have another place in the guest than the topology would give them."""
     for seat in layout.seats:
         if seat.misplaced is not None:
             yield warning(
@@ -149,7 +149,7 @@ def _in_sysfs(card: GuestCard, host: Host, sys: Path, wording: Wording) -> Findi
 
 
 def _strange(card: GuestCard, host: Host, wording: Wording) -> Iterator[Finding]:
-    """The device is not what its entry says: of another vendor, or no GPU."""
+    """Yield a finding if the device is not what its entry says: of another vendor, or no GPU."""
     claim, function = card.claim, function_of(card.claim.device, host)
     if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str) or function is None:
         return
@@ -171,7 +171,8 @@ def _strange(card: GuestCard, host: Host, wording: Wording) -> Iterator[Finding]
 
 
 def _nodes_of(card: GuestCard, host: Host, *, by_iommufd: bool) -> tuple[str, ...]:
-    """Below /dev; libvirt opens VFIO by groups, the older of its two ways, unless PCI functions go by IOMMUFD."""
+    """Return the card's nodes, by their names below /dev. libvirt opens VFIO by groups, the older of its two ways,
+    unless PCI functions go by IOMMUFD."""
     device = card.device
     if isinstance(device, USBAddress):
         return (f"bus/usb/{device.bus:03}/{device.device:03}",)
@@ -245,13 +246,13 @@ def _openable(outcome: int, path: str, wording: Wording) -> str:
 
 
 def _what(function: Function) -> str:
-    """`0000:01:00.1 (audio, 10de:10f9)`."""
+    """Return a function in words: `0000:01:00.1 (audio, 10de:10f9)`."""
     return f"{function.address} ({word(function)}, {function.pci_id})"
 
 
 def other_driver(declared: str | None, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield an error if the driver that the VM declares has another version than the manager, as the pod's variables
-    name it."""
+    """Yield an error if the VM declares another version of NVIDIA's driver than the manager's in the pod's
+    variables."""
     manager = environ.get(FABRIC_MANAGER)
     if declared is not None and manager is not None and declared != manager:
         yield error(

@@ -134,8 +134,8 @@ _NOTHING: Mapping[Allocated, DeviceID] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The claims, in the order of the entries; the devices that are left over; and the reason for each entry without a
-    claim, but for entries of a resource whose variable was refused for an earlier one."""
+    """The claims, in the order of the entries; the devices left over; and for each entry without a claim the reason. An
+    entry whose resource's variable was refused for an earlier entry has no reason of its own."""
 
     claims: tuple[Claim, ...]
     left_over: tuple[LeftOver, ...]
@@ -320,7 +320,8 @@ def _unasked(environ: Mapping[str, str], wanted: tuple[Entry, ...]) -> Mapping[s
 
 
 def _same_card(host: Host | None, one: PCIAddress, other: PCIAddress) -> bool:
-    """Whether an older plugin lists both for one device; by their slots, if sysfs does not show both."""
+    """Return whether an older plugin lists both functions for one device; by their slots, if sysfs does not show
+    both."""
     if host is None or one not in host.functions or other not in host.functions:
         return one.shares_slot(other)
     return any(function.address == other for function in listed_with(host, one))

@@ -1,4 +1,4 @@
-"""Whole cards: every claimed function with its companions, and with the other cards of its unit.
+"""Whole cards: each claimed function with its companions, and with the other cards of its unit.
 
 A companion of a claimed function travels with it (pci.cards), and is not claimed by another entry. All claims are made
 before, so that no card takes a function that an entry asks for. If two entries claim functions of one part of a card,
@@ -31,8 +31,8 @@ Companions = Literal["card", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a card may not be whole: what is `wrong` with a function. `where`: how this belongs to the claimed function;
-    empty if it is that one."""
+    """Why a card may lack a function: what is `wrong` with that function. `where`: its relation to the claimed
+    function; empty if it is that one."""
 
     function: PCIAddress
     wrong: str
@@ -44,8 +44,8 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestCard:
-    """Functions of one slot that the guest gets for a claim, ascending: the claimed one and its companions, or those of
-    another slot that come along.
+    """Functions of one slot that the guest gets for a claim, ascending: the claimed one and its companions, or
+    functions of another slot that come along.
 
     `functions`: empty for a mediated and for a USB device. `missing`: why the card may not be whole; None if it is.
     `left_behind`: what of it, or of its slot, the guest does not get. `joins`: an earlier claim of a function of the
@@ -71,7 +71,8 @@ def whole_cards(
     companions: Companions = "card",
     nodes: Container[str] | None = None,
 ) -> tuple[GuestCard, ...]:
-    """Return a card for each claim, in order; then what comes along from other slots, which so moves no entry's card.
+    """Return a card for each claim, in order; then the parts that come along from other slots: behind all entries'
+    cards, so that they move none.
 
     A companion that two claims could have goes to the first. A plugin has named `left_over` devices as devices of their
     own, so these belong to no unit. With `companions` none, a card is its claimed function. `nodes`: the names below
@@ -104,7 +105,7 @@ def whole_cards(
 
 
 def refuse_grace(cards: Iterable[GuestCard], host: Host | None) -> None:
-    """Raise a Refusal for each GPU of a Grace superchip: we do not make what its guest needs."""
+    """Raise a Refusal for each GPU of a Grace superchip: gpu-launcher does not write what its guest needs."""
     gpus = [(card, function) for card in cards for function in grace_gpus(card, host)]
     if gpus:
         errors = [
@@ -126,7 +127,7 @@ def grace_gpus(card: GuestCard, host: Host | None) -> tuple[Function, ...]:
 
 
 def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[GuestCard, ...]) -> tuple[LeftOver, ...]:
-    """Return the devices that no entry asked for and no card brought along, as it does a resource's audio functions."""
+    """Return the devices that no entry asks for and no card brings along, as a GPU brings its audio function."""
     passed = {function for card in cards for function in card.functions}
     return tuple(
         replace(unasked, devices=devices)
@@ -163,7 +164,7 @@ def _first_of_cards(claims: tuple[Claim, ...], host: Host | None) -> Mapping[Cla
 
 @dataclass(frozen=True, slots=True)
 class _Along:
-    """The further parts of a card that come with its claimed GPU, and what is left behind."""
+    """The further parts of a card that come with its claimed GPU, and the parts that are left behind."""
 
     parts: tuple[Card, ...] = ()
     left_behind: tuple[LeftBehind, ...] = ()
@@ -193,7 +194,7 @@ _ALLOCATE_ANEW = "expected gpu-plugin, which gives the nodes of the whole card; 
 
 
 def _has_node(nodes: Container[str] | None, function: Function) -> bool:
-    """Whether the container has a node by which QEMU opens the function; True if that is not known."""
+    """Return whether the container has a node by which QEMU opens the function; True if that is unknown."""
     by_function = None if function.vfio_device is None else f"devices/{function.vfio_device}"
     return nodes is None or str(function.iommu_group) in nodes or by_function in nodes
 

@@ -50,8 +50,8 @@ NO_PROPERTIES: Mapping[str, tuple[Property, ...]] = MappingProxyType({})
 def properties_of(
     cards: tuple[GuestCard, ...], host: Host | None, *, in_cliques: bool, maps_bars: bool
 ) -> Mapping[str, tuple[Property, ...]]:
-    """Return the properties by the alias of the device. UserError for cards that cannot have what is asked for, Refusal
-    if it is not known where they are."""
+    """Return the properties by the device's alias. UserError for cards that cannot have what the annotation asks for,
+    Refusal if their place is unknown."""
     if in_cliques and not maps_bars:
         raise UserError(
             "metadata.annotations",
@@ -128,6 +128,6 @@ def _gpu(host: Host, address: PCIAddress) -> Function | None:
 
 
 def _path(gpu: Function) -> tuple[object, ...]:
-    """Return what the cards of a clique have in common: the switch below their root port, or without one the root
-    complex. Not every root port passes on what one card sends to another (cloud-hypervisor#6305)."""
+    """Return what the cards of a clique share: the switch below their root port, or without a switch the root complex.
+    Not every root port passes on what one card sends to another (cloud-hypervisor#6305)."""
     return gpu.root, gpu.switch

@@ -29,7 +29,7 @@ class ROM:
 
 
 def roms_of(spec: Spec, metadata: Metadata) -> Mapping[str, ROM | None]:
-    """Return the ROMs that the manifest names, by the name of the entry; None for an entry that is to have no ROM."""
+    """Return the ROMs of the manifest by their entries' names; None for an entry without a ROM."""
     directories = {volume.name: directory_of(volume) for volume in spec.volumes}
     return {
         name: ROM(volume=rom.volume, directory=directories[rom.volume], path=rom.path) if rom is not None else None

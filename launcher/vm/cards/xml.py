@@ -31,13 +31,15 @@ def hostdevs(
 
 
 def iommufd(seats: tuple[Seat, ...]) -> list[Element]:
-    """Return what has libvirt take IOMMUFD for all PCI functions, by the descriptor that it is given by this name."""
+    """Return the element by which libvirt takes IOMMUFD for all PCI functions: it names the descriptor that libvirt is
+    given."""
     functions = [device for seat in seats for device in seat.hostdevs if not isinstance(device.source, UUID)]
     return [E.iommufd(enabled="yes", fdgroup=IOMMUFD)] if functions else []
 
 
 def _seated(device: HostDev, has_ramfb: bool | None, roms: Mapping[str, ROM | None]) -> Element:
-    """Return a device on a seat; managed='no', since it is bound to vfio before the pod starts, which may not do it."""
+    """Return a device on a seat. managed='no': the plugin binds it to vfio before the pod starts, and the pod may
+    not."""
     attributes = {} if has_ramfb is None else {"display": "on", **({"ramfb": "on"} if has_ramfb else {})}
     if isinstance(device.source, UUID):
         source = E.source(E.address(uuid=str(device.source)))
