@@ -1,5 +1,5 @@
-"""What the checks of all things share: findings as a page and as JSON, what to do about one where that depends on the
-place of the start, and whether a file, a directory, a device or a socket can be opened.
+"""What the checks of all things share: findings as a page and as JSON, fixes that depend on the place of the start, and
+whether a file, a directory, a device or a socket can be opened.
 
 A check reads something of the pod into values, and makes findings of these. Nothing is started to find out. The only
 way to know whether a file can be opened is to open it: modes and capabilities don't tell what a container's device

@@ -68,7 +68,7 @@ class Devices(Object):
 
     @property
     def keeps_tpm(self) -> bool:
-        """Whether the TPM's state outlives the VM."""
+        """True if the TPM's state outlives the VM."""
         return self.tpm is not None and self.tpm.enabled and self.tpm.persistent
 
     @property
@@ -109,7 +109,8 @@ def check_architecture(devices: Devices, architecture: str) -> None:
 
 
 def _check_names(devices: Devices) -> None:
-    """Refuse one alias twice: names become aliases, with a prefix those of gpus and hostDevices, without the others."""
+    """Refuse two devices with one alias. Names become aliases: gpus' and hostDevices' with a prefix, all others as they
+    are."""
     refuse_repeated(devices.entries_with_paths)
     disks, interfaces = placed("disks", devices.disks), placed("interfaces", devices.interfaces)
     single = [(path, getattr(devices, path)) for path in devices.present_fields("watchdog", "sound")]

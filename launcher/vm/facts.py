@@ -1,4 +1,4 @@
-"""Facts on which a domain depends besides the manifest and the devices.
+"""Facts that a domain depends on besides the manifest and the devices.
 
 `run` finds them in its pod; `render` takes them by flags, so that the same input gives the same bytes anywhere.
 """
@@ -27,7 +27,7 @@ class BlockSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInterface:
-    """What Multus has attached to the pod for a network. `device`: the interface's name in the pod, empty for none.
+    """Multus' attachment of the pod to a network. `device`: the interface's name in the pod, empty for none.
 
     `has_address`: whether the pod has an IP address there. `subnet`: the address's IPv4 subnet, None if a route of the
     pod by that interface has a gateway. `is_tap`: the other end belongs to the process that opens the tap. `function`:
@@ -88,7 +88,7 @@ class Facts:
     own: OwnMachine | None = None
 
     def place(self, path: str) -> str:
-        """Return where a file is that the pod would have at this path."""
+        """Return the place of a file that a pod has at this path: on an own machine, below its state directory."""
         return path if self.own is None else str(paths.below(self.own.state, path))
 
 

@@ -1,4 +1,4 @@
-"""The guest that a manifest describes, and all of its devices that are not told in one field of the manifest each."""
+"""The guest that a manifest describes, and those of its devices that depend on more than one field of the manifest."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,8 +79,8 @@ class GuestDevices:
 def guest_devices(
     spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[GuestCard, ...], facts: Facts
 ) -> GuestDevices:
-    """Return the guest's devices. UserError for a disk whose volume, by the facts, is not what the disk asks for, and
-    for displays that cannot be; Refusal for a network that the pod lacks, or that no guest can be connected to."""
+    """Return the guest's devices. UserError for a disk that asks for something that its volume, by the facts, cannot
+    be, and for impossible displays; Refusal for a network that the pod lacks, or that no guest can be connected to."""
     devices, threads = spec.domain.devices, iothreads_of(spec)
     disks = tuple(guest_disks(spec, metadata, threads, facts))
     inputs = guest_inputs(devices, guest.architecture)

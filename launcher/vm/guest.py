@@ -83,7 +83,7 @@ class Guest:
 
     @property
     def pod_cpus(self) -> int:
-        """How many CPUs the pod needs for a guest that has its own."""
+        """The number of CPUs that the pod needs for a guest with CPUs of its own."""
         return self.vcpus + self.iothread_pool + self.emulator_cpus
 
     @property

@@ -116,7 +116,7 @@ def mounted(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], vol
 
 
 def is_own(place: Path) -> bool:
-    """Whether the launcher and QEMU rely on a file at, below or above this place; `/var/run` is `/run`."""
+    """Return whether the launcher or QEMU relies on a file at, below or above this place; `/var/run` is `/run`."""
 
     def real(path: Path) -> Path:
         return Path("/run") / path.relative_to("/var/run") if path.is_relative_to("/var/run") else path
@@ -129,8 +129,8 @@ def virtiofs_socket(volume: str) -> str:
 
 
 def credentials(secret: str) -> str:
-    """Return where a secret of accessCredentials is mounted: not where KubeVirt mounts it, among volumes, one of which
-    may have the same name."""
+    """Return where a secret of accessCredentials is mounted. KubeVirt mounts it among volumes, and one of these may
+    have the same name."""
     return f"{PRIVATE}/access-credentials/{secret}"
 
 
@@ -144,14 +144,14 @@ RUN_OF_USERS, STATE_OF_USERS = Path(LIBVIRT_ROOT), Path("/var/lib/gpu-launcher")
 
 
 def runtime_directory(environ: Mapping[str, str], user: int) -> Path | None:
-    """Return where the VMs of this user have a directory each while they run without a pod; None if there is no place
-    for that. (XDG Base Directory Specification; sudo sets no XDG_RUNTIME_DIR.)"""
+    """Return where each VM of this user has a directory while it runs without a pod; None if there is no such place.
+    (XDG Base Directory Specification; sudo sets no XDG_RUNTIME_DIR.)"""
     place = environ.get("XDG_RUNTIME_DIR") or ("/run" if user == 0 else "")
     return Path(place, "gpu-launcher") if place.startswith("/") else None
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Return where the VMs of this user have a directory each for what stays, without a pod."""
+    """Return where each VM of this user, without a pod, has a directory for files that outlive it."""
     place = environ.get("XDG_STATE_HOME", "")
     # The specification has relative paths ignored.
     return Path(place if place.startswith("/") else Path(environ.get("HOME", "/root"), ".local/state"), "gpu-launcher")

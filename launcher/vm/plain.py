@@ -1,4 +1,4 @@
-"""What is passed on word for word, as values that every reader of YAML and JSON takes for the same."""
+"""Values that are passed on word for word, in a form that all readers of YAML and JSON read alike."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""The programs that libvirt and the launcher call for a VM: whether they are there, and libvirt and QEMU new enough."""
+"""The programs that libvirt and the launcher call for a VM: whether they are installed, and libvirt and QEMU new
+enough."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +36,8 @@ def programs_of(spec: Spec, guest: Guest) -> Mapping[str, tuple[str, str]]:
 
 
 def missing_programs(wanted: Iterable[str], path: str | None) -> frozenset[str]:
-    """Return those that are in no directory of `path`, the environment's PATH; None means the system's default."""
+    """Return the programs that are in no directory of `path`, the environment's PATH; None means the system's
+    default."""
     return frozenset(name for name in wanted if which(name, path=path) is None)
 
 
@@ -50,7 +52,8 @@ def programs(wanted: Mapping[str, tuple[str, str]], missing: frozenset[str]) -> 
 
 
 def versions(elements: Iterable[Newer], libvirt: Version | None, qemu: Version | None) -> Iterator[Finding]:
-    """Yield those of the domain's elements that are too new. A version is None if it is unknown."""
+    """Yield a finding for each element of the domain that is newer than libvirt or QEMU. A version is None if it is
+    unknown."""
     installed = {"libvirt": libvirt, "QEMU": qemu}
     for newer in elements:
         version = installed[newer.program]

@@ -1,4 +1,4 @@
-"""What one part of a manifest demands of another: errors that no field shows alone.
+"""Errors in a combination of a manifest's parts, which no field shows alone.
 
 KubeVirt's webhooks refuse most of this (pkg/virt-api/webhooks); the rest is what libvirt's QEMU driver would refuse.
 """
@@ -79,7 +79,7 @@ def check_machine(machine: Machine, architecture: str) -> None:
 
 
 def check_arm64(firmware: Firmware, features: Features, clock: Clock | None, security: LaunchSecurity | None) -> None:
-    """Refuse what only amd64 has (KubeVirt's ValidateVirtualMachineInstanceArm64Setting, and libvirt)."""
+    """Refuse fields that only amd64 has (KubeVirt's ValidateVirtualMachineInstanceArm64Setting, and libvirt)."""
     bios, efi = firmware.bootloader.bios, firmware.bootloader.efi
     if bios is not None:
         raise Below("domain.firmware.bootloader.bios", "arm64 has no BIOS", "leave it out, which is EFI")
@@ -97,7 +97,7 @@ def check_arm64(firmware: Firmware, features: Features, clock: Clock | None, sec
 
 
 def check_roms(annotations: Annotations, devices: Devices, volumes: tuple[Volume, ...]) -> None:
-    """Refuse a ROM of anything but a gpu or a host device, and one that is no file of a volume."""
+    """Refuse a ROM for anything but a gpu or a host device, and a ROM that is no file of a volume."""
     check_entries(ROM_OF, annotations.roms, devices)
     kinds = {volume.name: volume.kind for volume in volumes}
     for name, rom in annotations.roms.items():

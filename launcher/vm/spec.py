@@ -1,4 +1,4 @@
-"""The kinds themselves, and what is directly below spec and spec.domain."""
+"""KubeVirt's kinds, and the fields directly below spec and spec.domain."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -94,7 +94,7 @@ def _named_or_generated(schema: dict[str, Any]) -> None:
 
 
 class Named(OpenObject):
-    """The names that a domain is called by, and files after it: a file's name has 255 bytes (`_VARS.fd` at its end).
+    """The names that a domain, and files after it, are called by: a file's name has 255 bytes (`_VARS.fd` at its end).
 
     Without a name it is generateName. The API server would add five characters by chance; here the same manifest is
     always the same VM.
@@ -320,7 +320,7 @@ class Template(Object):
 
 
 class Matcher(Object):
-    """What names an instance type or a preference: its name, or the volume whose labels say the name.
+    """A reference to an instance type or a preference: its name, or the volume whose labels have the name.
 
     `kind` is the cluster's where it is not said, and KubeVirt takes it in any case and in the plural too
     (pkg/instancetype/find/spec.go).
@@ -347,7 +347,7 @@ class Matcher(Object):
 
     @property
     def wanted(self) -> str:
-        """The kind, as it is written on the object itself."""
+        """The kind, as the object itself writes it."""
         return self._kinds()[(self.kind or self.KINDS[0]).lower()]
 
     def _kinds(self) -> Mapping[str, str]:

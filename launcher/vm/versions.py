@@ -1,4 +1,4 @@
-"""What libvirt and QEMU have from which version on: elements of the domain, and machines.
+"""The versions of libvirt and QEMU from which on each has an element of the domain, or a machine.
 
 Libvirt 9.0 and QEMU 7.2 are the oldest versions that a launcher runs on (Debian 12). The facts are from libvirt's
 NEWS.rst, the "since" notes of its formatdomain.rst and, for discard_granularity, the releases of its Go module
@@ -25,7 +25,8 @@ class Tree(Protocol):
 
 
 class Newer(NamedTuple):
-    """An element that needs a newer libvirt or QEMU: its place in the domain, in ElementPath, and what asks for it."""
+    """An element that needs a newer libvirt or QEMU: its place in the domain, in ElementPath, and the part of the
+    manifest that asks for it."""
 
     path: str
     since: Version
@@ -111,7 +112,7 @@ def parse_version(text: str, flag: str = "--libvirt", example: str = "11.3.0") -
 
 
 def kernel_version(release: str) -> Version | None:
-    """Read how a kernel begins its release, as in 6.12.43+deb13-amd64; None for another text."""
+    """Read the version at the beginning of a kernel's release, as in 6.12.43+deb13-amd64; None for another text."""
     match = re.match(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?", release, re.ASCII)
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match is not None else None
 
@@ -168,7 +169,8 @@ def nearest(machine: str, there: Collection[str] | None) -> str:
 
 
 def foreign(machine: str | None) -> Problem | None:
-    """Return what is wrong with a machine that no release of QEMU's own project has. None stands for its newest."""
+    """Return what is wrong with a machine that no release of QEMU's own project has. `machine` None stands for its
+    newest."""
     if not machine or machine in _NEWEST.values() or _VERSIONED.fullmatch(machine):
         return None
     return missing(machine, "is a machine of another build of QEMU than that of gpu-launcher's image")
@@ -181,7 +183,7 @@ def missing(machine: str, wrong: str) -> Problem:
 
 
 def _version(machine: str) -> tuple[int, int] | None:
-    """Return the version of QEMU that a machine is of, None if its name does not tell."""
+    """Return the version of QEMU that a machine belongs to; None if its name does not tell."""
     if own := _VERSIONED.fullmatch(machine):
         return int(own[1]), int(own[2])
     if rhel := _RED_HATS.fullmatch(machine):

@@ -1,4 +1,4 @@
-"""What shows a picture: the emulated screen, and which of the cards is a display beside it."""
+"""The guest's pictures: its emulated screen, and which cards are displays beside it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -41,8 +41,8 @@ def screen_of(devices: Devices, guest: Guest) -> Screen | None:
 
 
 def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, bool]:
-    """Return which gpus are displays, by the alias of their claim: True with ramfb, on which firmware and boot loader
-    draw.
+    """Return which gpus are displays, by the alias of their claim: True with ramfb, which firmware and boot loader draw
+    on.
 
     As in KubeVirt: if no gpu says anything about a display, the first mediated device is one, with ramfb. Otherwise
     each gpu that says so: a mediated device with `display: {}`, a PCI device only with `display: {enabled: true}`.

@@ -1,4 +1,4 @@
-"""Whether the guest has the CPUs that it is to have: KVM, and the container's share of the node's CPUs."""
+"""Whether the guest gets its CPUs: KVM, and the container's share of the node's CPUs."""
 
 from pathlib import Path
 
@@ -10,9 +10,8 @@ _ALLOW = 'or allow it with --emulation, or with the annotation gpu-launcher.dev/
 
 
 def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool, wording: Wording = POD) -> Finding | None:
-    """Return what is wrong with `device`, /dev/kvm, by the outcome of opening it. QEMU's own CPU is some fifty times
-    slower, so a guest gets it only if its manifest or a flag allows that.
-    """
+    """Return what is wrong with `device`, /dev/kvm, by the outcome of opening it. QEMU's own CPU is about fifty times
+    slower, so a guest gets it only if its manifest or a flag allows that."""
     if outcome is None or (emulation_allowed and is_missing(outcome)):
         return None
     without = "the guest would have QEMU's own, slow CPU"

@@ -40,7 +40,7 @@ class Cell:
 
 
 def pinning(guest: Guest, facts: Facts) -> Pinning | None:
-    """Return the CPUs that are the guest's alone; None if it has none. UserError if there are too few."""
+    """Return the CPUs that serve this guest alone; None if it has none of its own. UserError if there are too few."""
     if not guest.has_own_cpus:
         return None
     assert facts.cpus is not None, "the place of a start tells them, or assumes some"
@@ -71,8 +71,8 @@ def guest_cells(guest: Guest, pinned: Pinning | None, facts: Facts) -> tuple[Cel
 
 
 def cells_of_nodes(guest: Guest, pinned: Pinning | None, facts: Facts, wanted: tuple[int, ...]) -> tuple[Cell, ...]:
-    """Return the guest's NUMA cells if its cards are to be in them: of a guest with CPUs of its own, one for each node
-    that serves its vCPUs; of another, one for each of the host's nodes that are `wanted`.
+    """Return the guest's NUMA cells if its cards are to be in them. A guest with CPUs of its own has a cell for each
+    node that serves its vCPUs; another guest has one for each of the host's nodes that are `wanted`.
 
     The latter share the guest's cores equally; if there are more nodes than cores, the last cells have memory alone.
     Memory is bound to a cell's node if it is hugepages, and if the topology is strict.

@@ -1,5 +1,4 @@
-"""<cputune>, <numa>, <numatune> and <iothreads>: which of the host's CPUs and nodes, and which I/O threads, serve what
-of the guest."""
+"""<cputune>, <numa>, <numatune> and <iothreads>: the host's CPUs, nodes and I/O threads that serve the guest."""
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
@@ -58,7 +57,7 @@ def iothreads(count: int) -> list[Element]:
 
 
 def serve(driver: Element, threads: tuple[int, ...]) -> None:
-    """Say in a <driver> which threads serve it; nothing where it has none."""
+    """Write into a <driver> the I/O threads that serve it; nothing if it has none."""
     if len(threads) == 1:
         driver.set("iothread", str(threads[0]))
     elif threads:

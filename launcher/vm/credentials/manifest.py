@@ -60,14 +60,14 @@ class PasswordPropagation(Object):
 
 
 class SSHPublicKey(Object):
-    """Every file of the secret is one of keys, as authorized_keys has them."""
+    """A secret of ssh keys: each of its files has keys, in the form of authorized_keys."""
 
     source: Source
     propagationMethod: KeyPropagation
 
 
 class UserPassword(Object):
-    """Every file of the secret has the password of the user of its name."""
+    """A secret of passwords: each of its files is named after a user and has that user's password."""
 
     source: Source
     propagationMethod: PasswordPropagation
@@ -88,7 +88,7 @@ class AccessCredential(Object):
 
 
 def check_credentials(credentials: tuple[AccessCredential, ...], volumes: tuple[Volume, ...]) -> None:
-    """Raise Nonsense for keys that cloud-init is to have where no volume of the kind carries them."""
+    """Raise Nonsense for keys that cloud-init should apply if no volume carries them to it."""
     kinds = {volume.kind for volume in volumes}
     for index, credential in enumerate(credentials):
         if credential.sshPublicKey is None:

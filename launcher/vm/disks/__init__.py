@@ -1,1 +1,1 @@
-"""What the guest has as disks and file systems; what is behind them is in launcher.vm.volumes."""
+"""The guest's disks and file systems; launcher.vm.volumes has what is behind them."""

@@ -1,4 +1,4 @@
-"""The guest's disks: on which bus, under which name, over which source, served by which threads."""
+"""The guest's disks: the bus, the name, the source and the I/O threads of each."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -53,8 +53,8 @@ class DiskThreads:
 
 
 def guest_disks(spec: Spec, metadata: Metadata, threads: DiskThreads, facts: Facts) -> Iterator[GuestDisk]:
-    """Yield the guest's disks, in the manifest's order; UserError if a disk asks for what its volume, by the facts, is
-    not."""
+    """Yield the guest's disks, in the manifest's order. UserError if a disk asks for something that its volume, by the
+    facts, cannot be."""
     sources = {
         volume.name: source(volume, index, metadata, facts)
         for index, volume in enumerate(spec.volumes)
@@ -95,13 +95,13 @@ def _refuse_lun_of_file(disk: Disk, source: DiskSource | None) -> None:
 
 
 def lacks_direct_io(disk: Disk, facts: Facts) -> bool:
-    """Return whether the disk has to bypass the node's cache, which is the default too, and its file system cannot."""
+    """Return whether the disk has to bypass the node's cache, as by default, and its file system has no direct I/O."""
     return disk.name in facts.no_direct_io and disk.cache in (None, "none", "directsync")
 
 
 def _cache(disk: Disk, facts: Facts) -> Cache:
-    """Return the cache mode, as KubeVirt's SetDriverCacheMode (pkg/virt-launcher/virtwrap/converter); KubeVirt refuses
-    `none` on such a file system."""
+    """Return the cache mode, as KubeVirt's SetDriverCacheMode does (pkg/virt-launcher/virtwrap/converter). KubeVirt
+    refuses `none` on a file system without direct I/O."""
     if not lacks_direct_io(disk, facts):
         return disk.cache or "none"
     if disk.shareable:

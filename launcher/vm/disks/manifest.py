@@ -1,4 +1,4 @@
-"""spec.domain.devices.disks and filesystems: what the guest sees of each volume, and whether that can be.
+"""spec.domain.devices.disks and filesystems: how the guest sees each volume, and which volumes it can see so.
 
 It mounts the volumes of filesystems as they are, by virtiofs.
 """
@@ -153,7 +153,7 @@ class Filesystem(Object):
 
 
 def check_disks(disks: Iterable[tuple[str, Disk]], volumes: tuple[Volume, ...], architecture: str) -> None:
-    """Raise Nonsense for a disk that its bus or its volume cannot be. Each disk is behind its path."""
+    """Raise Nonsense for a disk that its bus or its volume does not allow. Each disk is behind its path."""
     by_name = {volume.name: volume for volume in volumes}
     check_each(disks, lambda disk: _check_disk(disk, by_name.get(disk.name), architecture))
 
@@ -208,7 +208,8 @@ def _check_volume(disk: Disk, volume: Volume, subject: str) -> None:
 def check_filesystems(
     filesystems: tuple[Filesystem, ...], disks: tuple[Disk, ...], volumes: tuple[Volume, ...]
 ) -> None:
-    """Raise Nonsense for a file system that its volume cannot be, and for a volume that nothing shows to the guest."""
+    """Raise Nonsense for a file system that its volume does not allow, and for a volume that no disk or file system
+    shows to the guest."""
     by_name = {volume.name: volume for volume in volumes}
     names = [(path, each.name) for path, each in placed("domain.devices.filesystems", filesystems)]
     refuse_twice(names, "leave one of them out")

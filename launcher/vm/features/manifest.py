@@ -10,7 +10,7 @@ from program.errors import Nonsense
 
 
 class FeatureState(Object):
-    """A feature; one that is named is on, unless it says otherwise."""
+    """The state of a feature. A feature that the manifest names is on, unless it says otherwise."""
 
     enabled: bool = True
 
@@ -90,7 +90,7 @@ class Hyperv(Object):
         return self
 
     def on(self) -> frozenset[str]:
-        """Return the names of the features that are on: they are named, or another one needs them."""
+        """Return the names of the features that are on: those that the manifest names, and those that these need."""
         on = {name for name, state in self if is_on(state)}
         for name, needed in _NEEDS:
             if name in on:
@@ -140,7 +140,8 @@ TimeZone = Annotated[
 
 
 class UTC(Object):
-    """A clock in UTC. With an offset, what the guest changes of it is kept over its next start; without, it is gone."""
+    """A clock in UTC. With an offset, the guest's changes of the clock outlive its next start; without one they are
+    lost."""
 
     offsetSeconds: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
 

@@ -68,7 +68,8 @@ def _attributes(feature: FeatureState | None) -> dict[str, str]:
 
 
 def _children(feature: FeatureState | None) -> list[Element]:
-    """Return the parts of a feature that are on; one that is off is left out, which older libvirts know too."""
+    """Return the parts of a feature that are on. A part that is off is left out, a form that older libvirts know
+    too."""
     return [E(part, state="on") for part in ("direct", "extended") if is_on(getattr(feature, part, None))]
 
 
@@ -82,8 +83,8 @@ def _kvm(kvm: KVM | None, guest: Guest) -> list[Element]:
 
 
 def _smm(smm: FeatureState | None, guest: Guest) -> list[Element]:
-    """Return <smm>: on with secure boot, whose variables only SMM can keep from the guest's kernel; else as it is asked
-    for. Measured firmware has no variables."""
+    """Return <smm>: on with secure boot, since only SMM keeps its variables from the guest's kernel; else as the
+    manifest asks. Measured firmware has no variables."""
     if guest.has_secure_boot and (guest.confidentiality is None or not guest.confidentiality.is_measured):
         return [E.smm(state="on")]
     return [E.smm(state=_state(smm))] if smm is not None else []

@@ -1,4 +1,4 @@
-"""EFI: whether libvirt finds an image that has what the manifest asks for.
+"""EFI: whether libvirt finds an image with the features that the manifest asks for.
 
 libvirt chooses by descriptors, JSON files that come with the images (QEMU's docs/interop/firmware.json): by
 architecture, machine and features, in the order of the files' names. A file in /etc masks the one of the same name in
@@ -26,7 +26,7 @@ _PACKAGES = {"amd64": "ovmf", "arm64": "qemu-efi-aarch64"}
 
 @dataclass(frozen=True, slots=True)
 class FirmwareImage:
-    """A descriptor: its file's name, what it says of the image, and which of the files that it names are missing."""
+    """A descriptor: its file's name, the image's features, and which of the files that it names are missing."""
 
     descriptor: str
     features: frozenset[str]
@@ -45,7 +45,7 @@ def read_images(root: Path) -> tuple[FirmwareImage, ...]:
 
 
 def firmware(guest: Guest, images: tuple[FirmwareImage, ...]) -> Iterator[Finding]:
-    """Yield what is wrong with the EFI image that the guest would have. A BIOS is part of QEMU."""
+    """Yield what is wrong with the guest's EFI image. A BIOS is part of QEMU."""
     if not guest.is_efi:
         return
     architecture, technology = guest.qemu_architecture, guest.confidentiality
@@ -82,7 +82,7 @@ def firmware(guest: Guest, images: tuple[FirmwareImage, ...]) -> Iterator[Findin
 
 
 def _versioned(machine: str) -> str:
-    """An alias as one of the machines that it stands for: descriptors name those."""
+    """Return an alias of a machine as one of the machines that it stands for: descriptors name those."""
     return {"q35": "pc-q35-0", "virt": "virt-0"}.get(machine, machine)
 
 

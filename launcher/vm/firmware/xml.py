@@ -36,22 +36,23 @@ def boot(spec: Spec, guest: Guest, name: str, os: Element, facts: Facts) -> None
 
 
 def sysinfo(domain: Domain, uuid: UUID) -> Element:
-    """Return SMBIOS tables 1 and 3; libvirt refuses a uuid there that is not the domain's."""
+    """Return SMBIOS tables 1 and 3. The uuid is the domain's: libvirt refuses any other there."""
     system = {"uuid": str(uuid), "serial": domain.firmware.serial or "", **_SYSTEM}
     chassis = vars(domain.chassis) if domain.chassis is not None else {}
     return E.sysinfo(*_entries("system", system), *_entries("chassis", chassis), type="smbios")
 
 
 def ignition(config: str, facts: Facts) -> list[Element]:
-    """Return what Ignition looks for in QEMU's firmware configuration, as KubeVirt's command line has it
-    (https://coreos.github.io/ignition/supported-platforms), if there is a config."""
+    """Return Ignition's config in QEMU's firmware configuration, where Ignition looks for it, as KubeVirt's command
+    line has it (https://coreos.github.io/ignition/supported-platforms); nothing without a config."""
     if not config:
         return []
     return [E.sysinfo(E.entry(name="opt/com.coreos/config", file=facts.place(paths.IGNITION)), type="fwcfg")]
 
 
 def _entries(table: str, values: Mapping[str, str]) -> list[Element]:
-    """Return a table of what has a value; libvirt's schema knows no table without entries."""
+    """Return a table of the entries that have a value; nothing without entries, since libvirt's schema knows no empty
+    table."""
     entries = [E.entry(value, name=name) for name, value in values.items() if value]
     return [E(table, *entries)] if entries else []
 

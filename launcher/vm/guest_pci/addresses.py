@@ -229,7 +229,7 @@ class _Branch:
 
 
 def _joined(cards: tuple[GuestCard, ...], pinned: Mapping[str, int]) -> Mapping[GuestCard, GuestCard]:
-    """Return the cards that are on the seat of another, with that one. A pinned entry is on its own seat."""
+    """Return the cards that share the seat of another card, with that other card. A pinned entry keeps its own seat."""
     first: dict[Claim, GuestCard] = {}
     for card in cards:
         first.setdefault(card.claim, card)
@@ -257,7 +257,8 @@ def _seats(
 
 
 def _root_ports(cards: Mapping[int, GuestCard], first_slot: int = 0) -> tuple[_Branch, ...]:
-    """Return a port for each seat up to the last taken one: firmware would number those behind a gap anew."""
+    """Return a port for each seat up to the last taken one: without the idle ones, firmware would number the later ones
+    anew."""
     return tuple(
         _Branch(
             model="pcie-root-port",

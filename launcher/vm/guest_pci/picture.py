@@ -148,7 +148,7 @@ def _tree(cards: Iterable[_Side], pci_ids: Mapping[PCIAddress, str]) -> tuple[Tr
 
 
 def _laid_out(nodes: Sequence[TreeNode[_Side]], common: Columns, width: int, cards_first: bool) -> Block:
-    """Draw the tree of a root complex, with the ends of its cards' lines by their names."""
+    """Draw the tree of a root complex; return it with the end of each card's line, by the card's name."""
     places, height = placed(nodes, common, _box)
     if cards_first:
         places = flipped(places, width)

@@ -21,8 +21,8 @@ def laid_out(
     pinned: Pinning | None,
     given: tuple[Cell, ...] = (),
 ) -> Layout:
-    """Return the layout that the guest asks for, with its NUMA cells. `pinned`: the CPUs that are its own. `given`: the
-    cells that it has in any case; empty if they follow from its cards.
+    """Return the layout that the guest asks for, with its NUMA cells. `pinned`: the guest's own CPUs. `given`: the
+    cells that the guest has in any case; empty if they follow from its cards.
 
     UserError if there are too few seats, if a topology needs an unknown host, and if a strict topology cannot be had.
     """

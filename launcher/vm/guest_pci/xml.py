@@ -1,4 +1,4 @@
-"""<controller type='pci'>: bus 0 and its 64-bit hole, the bridges that seats are behind, and what keeps a free seat."""
+"""<controller type='pci'>: bus 0 and its 64-bit hole, the bridges above seats, and the placeholders of free seats."""
 
 from lxml.builder import E, ElementMaker
 from lxml.etree import _Element as Element
@@ -16,7 +16,7 @@ _QEMU = ElementMaker(namespace=_NAMESPACE, nsmap={"qemu": _NAMESPACE})
 
 
 def root_complex(hole: Hole | None) -> list[Element]:
-    """Return bus 0, if it has to be said how large its 64-bit hole is."""
+    """Return bus 0 if the domain has to name the size of its 64-bit hole."""
     if hole is None:
         return []
     size = E.pcihole64(str(hole.size >> 10), unit="KiB")
@@ -24,7 +24,8 @@ def root_complex(hole: Hole | None) -> list[Element]:
 
 
 def maxphysaddr(hole: Hole | None, mode: str | None) -> list[Element]:
-    """Return how many bits a guest's addresses have, if its hole needs more of them than a CPU of this mode has."""
+    """Return the number of bits of the guest's addresses, if its hole needs more of them than a CPU of this mode
+    has."""
     # QEMU's host-passthrough has as many as the host in any case.
     if hole is None or hole.address_bits <= DEFAULT_BITS or mode == "host-passthrough":
         return []
@@ -32,7 +33,7 @@ def maxphysaddr(hole: Hole | None, mode: str | None) -> list[Element]:
 
 
 def command_line(guest: Guest, hole: Hole | None) -> list[Element]:
-    """Return <qemu:commandline> with EFI's window for 64-bit BARs, if it has to be larger than it would be.
+    """Return <qemu:commandline> with EFI's window for 64-bit BARs, if the default is too small.
 
     Libvirt has <sysinfo type='fwcfg'> for it, and keeps the names that begin with opt/ovmf/ to itself.
     """

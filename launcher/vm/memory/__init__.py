@@ -1,1 +1,1 @@
-"""The guest's memory: how much, in which pages, and what holds it to its limits."""
+"""The guest's memory: its size, its pages, and its limits."""

@@ -1,5 +1,5 @@
-"""What the container may use of the node's memory and CPUs, against what the guest is to have: limits of its cgroup,
-RLIMIT_MEMLOCK, free hugepages and their file system; and how long the guest's memory takes before its first
+"""Compares the guest's memory and CPUs with what the container may use of the node's: limits of its cgroup,
+RLIMIT_MEMLOCK, free hugepages and their file system; and estimates how long the memory takes before the guest's first
 instruction.
 
 A cgroup has the files of version 2 or of version 1 (kernel Documentation/admin-guide/cgroup-v2.rst,
@@ -119,7 +119,8 @@ def memlock(needed: int, limit: int | None, wording: Wording = POD) -> Finding |
 
 
 def _places(mount: str, path: str) -> list[str]:
-    """The cgroup and those above it. A container without a cgroup namespace has its own at the mount itself."""
+    """Return the cgroup's directory and those above it. A container without a cgroup namespace has its own cgroup at
+    the mount itself."""
     parts = [part for part in path.split("/") if part and part != ".."]
     return ["/".join([mount, *parts[:depth]]) for depth in range(len(parts) + 1)]
 
@@ -231,8 +232,8 @@ _UNITS = {"K": _KIB, "M": _MIB, "G": 1 << 30}
 
 
 def _free(sys: Path, pools: str, page: int) -> int | None:
-    """Bytes of pages that are neither used nor reserved; None if there are no such pages. NUMA nodes don't tell how
-    many are reserved."""
+    """Return the bytes of pages that are neither used nor reserved; None if there are no such pages. NUMA nodes don't
+    tell how many pages are reserved."""
     pool = f"{pools}/hugepages-{page // _KIB}kB"
     free, reserved = (text(sys, f"{pool}/{name}") for name in ("free_hugepages", "resv_hugepages"))
     if free is None or not free.isdecimal():

@@ -33,7 +33,7 @@ class MemoryAllocation(NamedTuple):
 
 
 def threads(guest: Guest, layout: Layout) -> int:
-    """Return how many threads allocate the guest's memory before the start; 0 if nobody does.
+    """Return how many threads allocate the guest's memory before the start; 0 if it is not allocated then.
 
     They run where its vCPUs are going to: those of a cell whose memory is bound on its node, others on the emulator's
     CPUs, if it has any of its own.
@@ -45,7 +45,8 @@ def threads(guest: Guest, layout: Layout) -> int:
 
 
 def allocation(guest: Guest, layout: Layout, node: TransparentPages) -> MemoryAllocation | None:
-    """Return how long the memory takes on this node; None if nothing is pinned, or nobody knows its pages."""
+    """Return how the guest's memory is allocated on this node; None if nothing is pinned, or sysfs does not show its
+    pages."""
     page = guest.page or _transparent(guest, node)
     if page is None or not _is_pinned(layout):
         return None
@@ -53,12 +54,12 @@ def allocation(guest: Guest, layout: Layout, node: TransparentPages) -> MemoryAl
 
 
 def in_huge_pages(found: MemoryAllocation) -> MemoryAllocation:
-    """Return the same in huge pages."""
+    """Return the same allocation in huge pages."""
     return _of(found.size, max(found.page, _HUGE), found.threads)
 
 
 def says(found: MemoryAllocation) -> str:
-    """Return it in words: `128Gi in pages of 4Ki, by 8 threads`."""
+    """Return the allocation in words: `128Gi in pages of 4Ki, by 8 threads`."""
     by = f"{found.threads} threads" if found.threads > 1 else "1 thread"
     return f"{written(found.size)} in pages of {written(found.page)}, by {by}"
 

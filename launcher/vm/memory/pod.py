@@ -1,4 +1,4 @@
-"""How much memory the pod asks for, part by part: the guest's own, and what there is beside it.
+"""How much memory the pod asks for, part by part: the guest's own, and the parts beside it.
 
 What QEMU takes is KubeVirt's formula (pkg/hypervisor/kvm/hypervisorbackend.go, GetMemoryOverhead). What the processes
 beside it take is ours: KubeVirt's have 190 MiB, for a monitor, a launcher, virtlogd and virtqemud. So are the page
@@ -76,8 +76,8 @@ class PodMemory(NamedTuple):
 
 
 def memory(spec: Spec, guest: Guest, card: MappedBARs = ANY_CARD) -> PodMemory:
-    """Return the pod's memory, if each of its devices has such BARs as `card`; UserError if the manifest's resources
-    contradict what the guest takes."""
+    """Return the pod's memory, if each of its devices has BARs like `card`'s; UserError if the manifest's resources
+    contradict the guest's memory."""
     domain, own = spec.domain, guest.memory
     resources = domain.resources
     limit = resources.limit("memory")
@@ -155,7 +155,7 @@ def overhead(spec: Spec, guest: Guest, bars: MappedBARs) -> tuple[MemoryPart, ..
 
 
 def page_tables(size: int, page: int) -> int:
-    """Return the bytes of the page tables that map so many bytes by pages of so many."""
+    """Return the bytes of the page tables that map `size` bytes by pages of `page` bytes."""
     return -(-size // page) * _ENTRY
 
 

@@ -8,7 +8,8 @@ from launcher.vm.guest import Guest
 
 
 def memory(guest: Guest, cells: tuple[Cell, ...], threads: int) -> list[Element]:
-    """Return <memoryBacking>, if there is anything to say about it. So many `threads` allocate all of it before."""
+    """Return <memoryBacking>, if there is anything to say about it. This many `threads` allocate all of the memory
+    before the start."""
     element = E.memoryBacking()
     if guest.page is not None:
         size = {"size": str(guest.page), "unit": "b"}

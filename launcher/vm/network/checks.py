@@ -1,6 +1,5 @@
-"""What the guest does not get of its network as the manifest has it: fields that passt has nothing for, ports that
-another interface or Istio's proxy has, more ports than this container may listen on.
-"""
+"""What the guest does not get of the network in its manifest: fields without a counterpart in passt, ports that another
+interface or Istio's proxy has, and more ports than this container may listen on."""
 
 import re
 from collections.abc import Iterable, Iterator

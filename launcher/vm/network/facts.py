@@ -1,4 +1,4 @@
-"""The only reader of a pod's second networks."""
+"""Reads the pod's second networks; no other module does."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _GLOBAL = "00"  # the scope of an IPv6 address in /proc/net/if_inet6
 
 
 def read_pod_interfaces(spec: Spec, root: Path = Path("/"), seconds: float = 0.0) -> Mapping[str, PodInterface]:
-    """Read by network what Multus has attached to the pod whose file system is `root`; what is not there is left out.
+    """Read Multus' attachments of the pod whose file system is `root`, by network; a missing one is left out.
 
     Interfaces are the kernel's to tell. The address of a virtual function is Multus's, in the annotation that the
     kubelet writes into a file, which may be after the container's start: that is waited for, so many seconds at most.
@@ -42,7 +42,7 @@ def read_pod_interfaces(spec: Spec, root: Path = Path("/"), seconds: float = 0.0
 
 
 def _told(spec: Spec, functions: list[SecondNetwork], root: Path, seconds: float) -> Mapping[str, PodInterface]:
-    """Return what Multus says, as soon as it names all these virtual functions, or when the time is over."""
+    """Return Multus' answer as soon as it names all these virtual functions, or at the deadline."""
     deadline = time.monotonic() + seconds
     while True:
         told = attached_to_the_pod(spec, _statuses(root))

@@ -1,5 +1,5 @@
-"""What each of the guest's network cards is attached to, which ports of the pod reach it there, and what passt is
-called with.
+"""The attachment of each of the guest's network cards, the ports of the pod that reach the guest there, and passt's
+command line.
 
 passt stands between the guest and the pod's network, as a process of the launcher's user:
 https://passt.top/passt/about/. KubeVirt makes a bridge, a tap and rules as root instead (pkg/network); what the guest
@@ -93,7 +93,7 @@ class Tap:
 
 
 class Attached(NamedTuple):
-    """A network card, and what it is attached to."""
+    """A network card and its attachment."""
 
     interface: Interface
     to: PasstAttachment | Tap
@@ -133,8 +133,8 @@ def attached(
 
 
 def refuse_forwarded(port: int, spec: Spec) -> None:
-    """Raise UserError if the manifest lists this TCP port of the pod as one of its guest's: the pod's metrics need one
-    of their own. Where all ports are the guest's, passt leaves out one on which a process listens already."""
+    """Raise UserError if the manifest lists this TCP port as one of its guest's: the pod's metrics need a port of their
+    own. If all ports are the guest's, passt leaves out a port on which a process already listens."""
     for card in attached(spec):
         if not isinstance(card.to, PasstAttachment) or card.to.forwards.are_all:
             continue
@@ -185,7 +185,8 @@ def _forwards(
 
 
 def _forwarded_here(interface: Interface, own: Mapping[int, int]) -> Forwards:
-    """Return the ports that the manifest lists, and those of `own`: never all, since they are the machine's."""
+    """Return the ports that the manifest lists, and those of `own`: never all ports, since the others are the
+    machine's."""
     listed = _forwards(interface, {}).ports or {}
     single = tuple((port, port) for port in own if (port, port) not in listed.get("TCP", ()))
     return Forwards(ports={**listed, "TCP": (*listed.get("TCP", ()), *single)}, own=own)
@@ -229,7 +230,7 @@ _CASE = """\
 
 
 def script(cards: Iterable[Attached]) -> str | None:
-    """Return what is to be called for passt, as the text of a program; None where no card needs one.
+    """Return the text of the script that is called as passt; None if no card needs one.
 
     --no-map-gw: passt would take a guest to the pod's loopback by the gateway's address, where only the pod's own
     containers are meant to be. A card is told from the others by the one option that it alone has.

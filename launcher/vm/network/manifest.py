@@ -43,8 +43,8 @@ MACAddress = Annotated[
 
 
 def _network(kind: type[IPv4Network] | type[IPv6Network], longest: int, example: str, value: Any) -> Any:
-    """Read a subnet in which a gateway and a guest have room: its first two addresses. Bits of a host's are passed
-    over, as KubeVirt does (net.ParseCIDR)."""
+    """Read a subnet with room for a gateway and a guest: its first two addresses. Host bits are ignored, as KubeVirt
+    ignores them (net.ParseCIDR)."""
     try:
         network = kind(value, strict=False) if isinstance(value, str) and "/" in value else None
     except (AddressValueError, NetmaskValueError, ValueError):
@@ -90,7 +90,7 @@ def _plugin(name: str) -> str:
 
 
 class Binding(Object):
-    """A network binding plugin of KubeVirt's; passt is the one that is there without it."""
+    """A network binding plugin of KubeVirt's. passt is the only one that needs no plugin here."""
 
     name: Annotated[Text, AfterValidator(_plugin)]
 
@@ -133,8 +133,8 @@ class DHCPOptions(Object):
 
 
 class Interface(Object):
-    """A network card. `passt` is what KubeVirt called it until 1.3 and gpu-launcher does, `passtBinding` what KubeVirt
-    calls it now, `binding: {name: passt}` what it was in between."""
+    """A network card. passt has three names: `passt` in KubeVirt until 1.3 and in gpu-launcher, `passtBinding` in
+    KubeVirt now, `binding: {name: passt}` between the two."""
 
     name: AliasName
     model: Literal["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio"] = "virtio"
@@ -195,7 +195,7 @@ DEFAULT = Interface.model_construct(name="default", masquerade=Masquerade.model_
 
 
 class PodNetwork(Object):
-    """The pod's network. The two subnets are those in which a masqueraded guest has its addresses."""
+    """The pod's network. The two subnets are those of a masqueraded guest's addresses."""
 
     vmNetworkCIDR: IPv4Subnet = IPv4Network("10.0.2.0/24")
     vmIPv6NetworkCIDR: IPv6Subnet = IPv6Network("fd10:0:2::/120")
@@ -223,7 +223,7 @@ class Network(Object):
 
     @property
     def is_pods(self) -> bool:
-        """Whether this is the network that every pod has."""
+        """True for the network that each pod has: its own, or the Multus network in place of it."""
         return self.multus is None or self.multus.default
 
     @model_validator(mode="after")
@@ -236,8 +236,8 @@ class Network(Object):
 
 
 def check_networks(interfaces: tuple[Interface, ...], networks: tuple[Network, ...]) -> None:
-    """Raise Nonsense unless each interface has the network of its name and can be connected to it, each network its
-    interface, and the pod's network is there once."""
+    """Raise Nonsense unless each interface has a network of its name that it can be connected to, each network has an
+    interface, and there is one pod network at most."""
     by_name = {interface.name: interface for interface in interfaces}
     known = {network.name for network in networks}
     check_all(

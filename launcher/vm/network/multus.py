@@ -1,4 +1,4 @@
-"""Second networks: what Multus is asked to attach to the pod, and what it says that it has.
+"""Second networks: what Multus is asked to attach to the pod, and what it reports as attached.
 
 Annotations of the pod, by the Kubernetes Network Plumbing Working Group's standard (multi-net-spec, 1.3).
 """
@@ -23,7 +23,7 @@ LARGEST = 1 << 20
 
 
 class SecondNetwork(NamedTuple):
-    """A network of the VM's beside the pod's, the interface that the guest has there, and the pod's, by its name."""
+    """A network of the VM besides the pod's; the guest's interface on it, and the name of the pod's."""
 
     name: str
     definition: str
@@ -32,7 +32,7 @@ class SecondNetwork(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What Multus says of a network: its definition with the namespace, and the pod's interface, empty for none."""
+    """Multus' report of a network: its definition with the namespace, and the pod's interface, empty for none."""
 
     definition: str
     device: str
@@ -41,7 +41,8 @@ class Status(NamedTuple):
 
 
 def second_networks(spec: Spec) -> tuple[SecondNetwork, ...]:
-    """Return those that the guest has an interface on, in the manifest's order; the pod's are net1, net2, ..."""
+    """Return the networks with an interface of the guest's, in the manifest's order; the pod's interfaces are net1,
+    net2, ..."""
     interfaces = {interface.name: interface for interface in spec.domain.devices.connected}
     of_multus = [
         (network.name, network.multus)
@@ -66,8 +67,8 @@ def annotations(spec: Spec) -> dict[str, str]:
 
 
 def says_the_same(text: str, spec: Spec, namespace: str) -> bool:
-    """Return whether an annotation for Multus, in either of its forms, asks for what annotations() has it ask for: the
-    networks of the VM in its `namespace`, in any order, and nothing of their interfaces that is not there too."""
+    """Return whether an annotation for Multus, in either of its forms, asks for the same as annotations(): the networks
+    of the VM in its `namespace`, in any order, and for their interfaces nothing more."""
     try:
         asked = _read_selection(text)
     except (ValueError, RecursionError):
@@ -111,8 +112,8 @@ def read_status(text: str, source: str) -> tuple[Status, ...]:
 
 
 def attached_to_the_pod(spec: Spec, statuses: tuple[Status, ...]) -> Mapping[str, PodInterface]:
-    """Return by network what the statuses say of it. What has neither an address nor a PCI device is taken for a tap,
-    which the statuses do not tell."""
+    """Return the statuses by network. A network with neither an address nor a PCI device counts as a tap: the statuses
+    do not tell taps."""
     interfaces, left = {}, list(statuses)
     second = second_networks(spec)
     # By the interface's name as well at first: a definition may be there twice. Another's pod names them otherwise.
@@ -131,7 +132,7 @@ def attached_to_the_pod(spec: Spec, statuses: tuple[Status, ...]) -> Mapping[str
 
 
 def virtual_function(wanted: VirtualFunctionOf, pod_interfaces: Mapping[str, PodInterface] | None) -> PCIAddress:
-    """Return the virtual function that Multus has attached; Refusal where that is not known."""
+    """Return the virtual function that Multus attached; Refusal if that is unknown."""
     if pod_interfaces is None:
         raise UserError(
             f"network {wanted.network!r}",
@@ -150,8 +151,8 @@ def virtual_function(wanted: VirtualFunctionOf, pod_interfaces: Mapping[str, Pod
 
 
 def _selection(network: SecondNetwork) -> Mapping[str, str]:
-    """Return a NetworkSelectionElement. The MAC address is the pod's interface's, or the virtual function's, which the
-    guest has then."""
+    """Return a NetworkSelectionElement. Its MAC address is that of the pod's interface, or of the virtual function, and
+    so the guest's."""
     namespace, _, name = network.definition.rpartition("/")
     mac = network.interface.macAddress
     return {

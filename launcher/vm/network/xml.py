@@ -54,7 +54,7 @@ def _passt(to: PasstAttachment) -> list[Element]:
 
 
 def _ip(subnet: IPv4Network | IPv6Network) -> Element:
-    """Return the guest's address. libvirt refuses a prefix of IPv6 there, since passt has none."""
+    """Return the guest's address without a prefix for IPv6: libvirt refuses one, since passt takes none."""
     if subnet.version == 6:
         return E.ip(family="ipv6", address=str(subnet[GUEST]))
     return E.ip(family="ipv4", address=str(subnet[GUEST]), prefix=str(subnet.prefixlen))
@@ -90,7 +90,6 @@ def _range(ports: Range, **attributes: str) -> Element:
 
 
 def _mac(interface: Interface, uuid: UUID) -> str:
-    """Return an address that is the same at every start: cloud-init and udev know a card by it. libvirt would make one
-    up."""
+    """Return the same address at every start: cloud-init and udev know a card by it, and libvirt would make one up."""
     octets = uuid5(uuid, f"interface/{interface.name}").bytes[:5]
     return ":".join(f"{octet:02x}" for octet in (0x02, *octets))  # 02: locally administered, and no group's

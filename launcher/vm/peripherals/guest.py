@@ -1,4 +1,4 @@
-"""The inputs that the guest has, asked for or not."""
+"""The guest's inputs: those of the manifest, and those that a screen needs."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ from launcher.vm.peripherals.manifest import Input
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestInput:
-    """`name` is the manifest's, None for what is there without its asking."""
+    """An input. `name` is the manifest's, None for an input that the manifest does not ask for."""
 
     type: Literal["tablet", "keyboard"]
     bus: Literal["usb", "virtio"]

@@ -35,7 +35,7 @@ class PanicDevice(Object):
     model: Literal["hyperv", "isa", "pvpanic"] | None = None
 
     def of(self, architecture: str) -> str:
-        """Return the model, or the one that libvirt has by itself on this architecture."""
+        """Return the model, or libvirt's default model on this architecture."""
         return self.model or ("isa" if architecture == "amd64" else "pvpanic")
 
 

@@ -1,1 +1,1 @@
-"""What keeps a guest from its host: confidential computing."""
+"""Confidential computing: keeps a guest from its host."""

@@ -67,7 +67,7 @@ class LaunchSecurity(Object):
 
     @property
     def of_owner(self) -> Mapping[str, str]:
-        """What the guest's owner gives to the firmware, by its name, in libvirt's order."""
+        """The values from the guest's owner to the firmware, by their names, in libvirt's order."""
         given = {} if self.sev is None else {"dhCert": self.sev.dhCert, "session": self.sev.session}
         return {name: text for name, text in given.items() if text is not None}
 
