@@ -1,4 +1,4 @@
-"""What elements of several things share: PCI addresses, and what every virtio device says of itself."""
+"""Shared by elements of several things: PCI addresses, and the attributes of every virtio device."""
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
@@ -26,12 +26,12 @@ def guest_address(address: PCIAddress, *, multifunction: bool = False) -> Elemen
 
 
 def virtio_model(guest: Guest) -> str:
-    """Return the model: of PCI Express alone, or one that guests from before virtio 1.0 know too."""
+    """Return the model: for PCI Express alone, or one that guests from before virtio 1.0 know too."""
     return "virtio-transitional" if guest.has_transitional_virtio else "virtio-non-transitional"
 
 
 def goes_by_dma_api(guest: Guest) -> bool:
-    """Return whether a virtio device goes by the guest's DMA API, since it reaches only what the guest shares."""
+    """Return whether a virtio device uses the guest's DMA API, since it reaches only memory that the guest shares."""
     return guest.confidentiality is not None and guest.confidentiality.shares_buffers
 
 

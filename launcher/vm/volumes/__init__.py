@@ -1,1 +1,1 @@
-"""What is behind disks: volumes of the pod, images, and files that are made of them."""
+"""The sources of disks: volumes of the pod, images, and files that are made from them."""

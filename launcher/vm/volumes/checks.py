@@ -1,5 +1,5 @@
-"""The files and devices that the pod brings for the guest, opened as QEMU will open them, and each for one disk; and
-room for those that are removed with the pod: empty disks, and overlays of images.
+"""Opens the files and devices that the pod brings for the guest, as QEMU will open them, and finds two disks over one
+image; and the room for files that are removed with the pod: empty disks, and overlays of images.
 
 launcher.vm.volumes.files refuses what is missing or cannot be made.
 """
@@ -27,9 +27,8 @@ from program.finding import Finding
 
 
 def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], wording: Wording = POD) -> Iterator[Finding]:
-    """Yield disks of claims and of the node that are there and cannot be opened; disks that need the node's cache; two
-    disks over one image; and those kernels, ACPI tables and ROMs among the `needs` that are missing or cannot be
-    read."""
+    """Yield disks of claims and of the node that cannot be opened; disks that need the node's cache; two disks over one
+    image; and kernels, ACPI tables and ROMs among the `needs` that are missing or cannot be read."""
     for volume in spec.volumes:
         if volume.name not in spec.shared and (path := brought_disk(volume, facts)) is not None:
             reads = _is_read(spec, volume)
@@ -58,7 +57,7 @@ def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], wording
 
 
 def _is_read(spec: Spec, volume: Volume) -> bool:
-    """Return whether the guest writes nothing to the disk that a volume brings."""
+    """Return whether the guest only reads the disk that a volume brings."""
     claim = volume.persistentVolumeClaim
     is_below = volume.kind in OVERLAID
     targets = [disk.target for disk in spec.disks if disk.name == volume.name]
@@ -66,8 +65,8 @@ def _is_read(spec: Spec, volume: Volume) -> bool:
 
 
 def _twice(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:
-    """Yield an error for each disk over the image of an earlier one, if either is written to: QEMU locks an image that
-    it writes, unless both disks are shareable."""
+    """Yield an error for each disk over the image of an earlier disk, if the guest writes to either: QEMU locks an
+    image that it writes, unless both disks are shareable."""
     shareable = {disk.name for disk in spec.disks if disk.shareable}
     earlier: list[tuple[tuple[int, int], Volume]] = []
     for volume in spec.volumes:
@@ -88,7 +87,7 @@ def _twice(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:
 
 
 def _image(file: Path) -> tuple[int, int] | None:
-    """Return what tells a file, or a block device, from all others; None for one that is not there."""
+    """Return the identity of a file or a block device; None for one that is missing."""
     try:
         status = file.stat()
     except OSError:
@@ -175,7 +174,7 @@ def _growing(needs: Iterable[Need]) -> Iterator[Growing]:
 
 
 def _taken(file: Path) -> int:
-    """The bytes that the file of an earlier start in this pod takes already."""
+    """Return the bytes that the file takes already, from an earlier start in this pod."""
     try:
         return file.stat().st_blocks * 512
     except OSError:
@@ -183,7 +182,7 @@ def _taken(file: Path) -> int:
 
 
 def _size_of_disk(image: Path) -> int | None:
-    """The size of the disk in the guest, which qcow2 has in bytes 24 to 31 (QEMU's docs/interop/qcow2.txt)."""
+    """Return the disk's size in the guest; qcow2 has it in bytes 24 to 31 (QEMU's docs/interop/qcow2.txt)."""
     try:
         with image.open("rb") as file:
             header = file.read(32)

@@ -1,5 +1,5 @@
-"""Facts that only the volumes themselves tell, read in the pod: whether a claim is a block device, which disk an image
-has and whether it is raw, direct I/O, block sizes. The pod mounts the image of a containerDisk whole and read-only.
+"""Reads in the pod what only the volumes themselves tell: whether a claim is a block device, which disk an image has
+and whether it is raw, direct I/O, block sizes. The pod mounts the image of a containerDisk whole and read-only.
 
 KubeVirt's handler and launcher read the same (pkg/container-disk, GetImageInfo; virtwrap/converter/block_io_linux.go).
 """
@@ -54,7 +54,7 @@ def facts_of_volumes(spec: Spec, root: Path, sys: Path, own: OwnMachine | None =
 
 
 def _opened(volume: Volume, facts: Facts, root: Path) -> Iterator[Path]:
-    """The files that QEMU writes for the volume; those that are not there yet are made there."""
+    """Yield the files that QEMU writes for the volume; some are made there at the start."""
     if volume.kind in OVERLAID:
         yield paths.below(root, facts.place(paths.overlay(volume.name)))
     if volume.kind == "emptyDisk":
@@ -64,7 +64,7 @@ def _opened(volume: Volume, facts: Facts, root: Path) -> Iterator[Path]:
 
 
 def _takes_direct_io(path: Path) -> bool:
-    """Whether the file system of what is there, or is to be there, takes O_DIRECT (open(2), EINVAL).
+    """Return whether the file system of a file takes O_DIRECT (open(2), EINVAL), also of a file that is made later.
 
     What cannot be opened for another reason counts for one that does: others say why.
     """
@@ -95,9 +95,8 @@ _DIRECTORY = "disk"  # KubeVirt's pkg/container-disk, DiskSourceFallbackPath
 
 
 def disks_in_image(volume: Volume, root: Path) -> tuple[Path, ...]:
-    """Return the files that may be the disk, with links resolved: the one that containerDisk.path names, or all in the
-    image's directory disk/. A link that leads out of the image is left out.
-    """
+    """Return the files that may be the disk, with links resolved: the file of containerDisk.path, or all in the image's
+    directory disk/. Leave out a link that leads out of the image."""
     assert volume.containerDisk is not None, "it is the volume's kind"
     image = paths.below(root, paths.image_volume(volume.name))
     named = volume.containerDisk.path

@@ -1,4 +1,4 @@
-"""What a VM needs on disk that neither libvirt nor the pod makes: from the manifest and what is mounted.
+"""The files that a VM needs and that neither libvirt nor the pod makes: from the manifest and the pod's mounts.
 
 libvirt itself copies EFI's variables from their template and makes the TPM's state. Reasons: docs/decisions/0024.
 """
@@ -46,15 +46,15 @@ _ANSWER_FILES = {"autounattend.xml", "unattend.xml"}
 
 
 class Needs(NamedTuple):
-    """What is to be made, in the order of the volumes; and an error for each volume for which the pod, the claim or
-    the node lacks something."""
+    """The files to make, in the order of the volumes; and an error for each volume that lacks something of the pod, the
+    claim or the node."""
 
     needs: tuple[Need, ...]
     refusals: tuple[Refusal, ...]
 
 
 def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) -> Needs:
-    """Return what the VM needs in a pod whose root directory is `root`. Nothing is made here."""
+    """Return the VM's needs in a pod whose root directory is `root`. This makes nothing."""
     needs: list[Need] = []
     refusals = []
     for index, volume in enumerate(vmi.spec.volumes):
@@ -120,7 +120,7 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
 
 
 def _of_claim(whose: str, volume: Volume, image: Path) -> Brought:
-    """The raw disk in a claim with a file system. KubeVirt makes a missing one, as large as the claim by the API
+    """Return the raw disk in a claim with a file system. KubeVirt makes a missing one, as large as the claim by the API
     server."""
     if not os.path.lexists(image):
         raise Refusal(
@@ -134,8 +134,8 @@ def _of_claim(whose: str, volume: Volume, image: Path) -> Brought:
 
 
 def _of_own_machine(whose: str, disk: DiskSource) -> tuple[Need, ...]:
-    """The image that the user gives, and what the guest writes if the image is to stay as it is: until the VM ends, as
-    in a pod."""
+    """Return the user's image, and the overlay for the guest's writes if the image is to stay as it is: it lasts until
+    the VM ends, as in a pod."""
     given = disk.below or disk
     image = Path(given.path)
     if not given.block:
@@ -147,7 +147,7 @@ def _of_own_machine(whose: str, disk: DiskSource) -> tuple[Need, ...]:
 
 
 def _of_node(whose: str, volume: Volume, file: Path) -> tuple[Brought | RawDisk, ...]:
-    """The file of a hostDisk. Refusal if it is missing, or empty as the kubelet makes it, and cannot be made."""
+    """Return the file of a hostDisk. Refusal if it is missing, or empty as the kubelet makes it, and cannot be made."""
     disk = volume.hostDisk
     assert disk is not None, "it is the volume's kind"
     is_there = os.path.lexists(file)
@@ -180,7 +180,7 @@ def _brought(whose: str, file: Path) -> Brought:
 
 
 def _iso(vmi: VirtualMachineInstance, volume: Volume, root: Path) -> ISO:
-    """The image of a volume that the guest gets as a CD-ROM."""
+    """Return the image of a volume that the guest gets as a CD-ROM."""
     secrets = partial(mounted_files, volume.name, paths.below(root, paths.mounted("secret", volume.name)))
     match volume.kind:
         case "cloudInitNoCloud":
@@ -197,7 +197,7 @@ def _iso(vmi: VirtualMachineInstance, volume: Volume, root: Path) -> ISO:
 
 
 def shares_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[Share, ...]:
-    """Return what virtiofsd serves to the guest, in the order of the file systems."""
+    """Return the directories that virtiofsd serves to the guest, in the order of the file systems."""
     volumes = {volume.name: volume for volume in vmi.spec.volumes}
     return tuple(
         Share(
@@ -211,7 +211,7 @@ def shares_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[Shar
 
 
 def _is_read_only(volume: Volume) -> bool:
-    """False if the guest may write there. Nobody may write to what is Kubernetes' own."""
+    """Return False if the guest may write there. Nobody may write to Kubernetes' own volumes."""
     if (claim := volume.persistentVolumeClaim) is not None:
         return claim.readOnly
     if volume.containerPath is not None:
@@ -240,7 +240,7 @@ def _refuse_unshared(whose: str, volume: Volume, facts: Facts, root: Path) -> No
 
 
 def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[AgentCredential, ...]:
-    """Return the credentials that the guest's agent is to apply; they are read when it has started."""
+    """Return the credentials that the guest's agent applies; their files are read after the agent has started."""
     by_agent = []
     for credential in vmi.spec.accessCredentials:
         users: tuple[str, ...] = ()
@@ -255,7 +255,7 @@ def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple
 
 
 def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"], root: Path) -> tuple[str, ...]:
-    """The ssh keys that cloud-init gets by this method."""
+    """Return the ssh keys that cloud-init gets by this method."""
     keys: list[str] = []
     for credential in vmi.spec.accessCredentials:
         key = credential.sshPublicKey
@@ -265,7 +265,7 @@ def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"]
 
 
 def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | Symlink]:
-    """Kernels and ACPI tables, which QEMU opens where they are."""
+    """Yield the kernels and ACPI tables, which QEMU opens in their places."""
     firmware = vmi.spec.domain.firmware
     if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
         image = paths.below(root, paths.KERNEL_IMAGE)
@@ -283,7 +283,7 @@ def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | 
 
 
 def _states(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[StateFiles]:
-    """What outlives one start of the firmware and the TPM."""
+    """Yield the directories with files of the firmware and the TPM that outlive one start."""
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
         yield StateFiles(paths.below(root, facts.place(paths.NVRAM)), "EFI's variables")
     if vmi.spec.domain.devices.keeps_tpm:

@@ -1,4 +1,4 @@
-"""What is behind a disk: the file or device of its volume, in which format, and over what.
+"""The source of a disk: the file or device of its volume, its format, and the image below an overlay.
 
 As KubeVirt's pkg/virt-launcher/virtwrap/converter/storage/volume.go has it, which is also where it is said what passes
 the guest's discards on.
@@ -31,8 +31,8 @@ _DIRECTORIES: Mapping[VolumeKind, Literal["config-map", "secret", "downwardapi",
 
 
 class DiskSource(NamedTuple):
-    """What a disk reads and writes. `block`: whether `path` is a block device, and not a file. `below`: the image that
-    a qcow2 overlay is over.
+    """The file or device that a disk reads and writes. `block`: whether `path` is a block device. `below`: the image
+    below a qcow2 overlay.
 
     `unmap`: whether also a CD-ROM's source passes discards on. No CD-ROM sends any. `read_only`: whatever the disk asks
     for.
@@ -96,7 +96,7 @@ def brought_disk(volume: Volume, facts: Facts) -> str | None:
 
 
 def _given(volume: Volume, facts: Facts) -> DiskSource | None:
-    """Return what the user of an own machine gives for a volume."""
+    """Return the source of a volume that the user of an own machine names; None if the user names none."""
     path = facts.own.disks.get(volume.name) if facts.own is not None else None
     if path is None:
         return None
@@ -119,8 +119,8 @@ def _made(path: str) -> DiskSource:
 
 
 def iso_directory(volume: Volume) -> str | None:
-    """Return where the ISO with the volume's files, or the disk with the host's metrics, is made; None for a volume
-    that is mounted or made elsewhere."""
+    """Return the directory for the ISO with the volume's files, or for the disk with the host's metrics; None for a
+    volume that is mounted or made elsewhere."""
     if volume.kind == "downwardMetrics":
         return str(PurePosixPath(paths.DOWNWARD_METRICS).parent)
     if volume.kind == "serviceAccount":

@@ -75,8 +75,8 @@ _GUESTS = "user.gpu-launcher.guests"
 
 
 def format_of(image: Path) -> str:
-    """Return qemu-img's name of the format by which a file begins or ends, "raw" for any other file. OSError if it
-    cannot be read."""
+    """Return qemu-img's name of the format that a file's first or last bytes show, "raw" for any other file. OSError if
+    it cannot be read."""
     # Without O_NONBLOCK the opening of a pipe would wait for its writer.
     with os.fdopen(os.open(image, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         first = file.read(_SECTOR)
@@ -88,8 +88,8 @@ def format_of(image: Path) -> str:
 
 
 def refuse_other_format(whose: str, image: Path, declared: str, *, by_name: bool = False) -> None:
-    """Raise Refusal, about `whose` image it is, for one that is not of the declared format; `by_name`, if the file's
-    name declares it. A raw disk that a guest has had may have anything in it.
+    """Raise Refusal for an image of another format than the declared one; `whose` image it is begins the message, and
+    `by_name` says that the file's name declares the format. A raw disk that a guest has had may contain anything.
 
     What cannot be read is left to launcher.vm.volumes.checks.
     """
@@ -108,8 +108,8 @@ def refuse_other_format(whose: str, image: Path, declared: str, *, by_name: bool
 
 
 def becomes_guests(image: Path) -> None:
-    """Mark a raw disk before its guest is started, as far as its file system can: without the mark, a later start
-    refuses what the guest may have written there."""
+    """Mark a raw disk before its guest starts, if its file system can: without the mark, a later start refuses data
+    that the guest may have written there."""
     if _is_guests(image):
         return
     with suppress(OSError):
@@ -156,8 +156,8 @@ class OtherFiles:
 
 
 def other_files(header: bytes) -> OtherFiles:
-    """Return what the first bytes of a qcow2 image say; "?" for a name that is not among them. As QEMU reads them, what
-    is behind the name of the backing file is no extension."""
+    """Return the names in the first bytes of a qcow2 image; "?" for a name behind these bytes. Like QEMU, read no
+    extension behind the backing file's name."""
     header = header.ljust(_HEADER.size, b"\0")
     _, version, place, length, features, end = _HEADER.unpack_from(header)
     backing, kind = (header[place : place + length] or b"?") if place else b"", b""
@@ -255,9 +255,8 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
 
 
 def _labelled(image: bytes, label: str) -> bytes:
-    """The image with the label as it is: libarchive writes `CONFIG_2`, since the standard has no small letters, and
-    cloud-init looks for `config-2`. Joliet's label, which Windows shows, has room for 16 characters.
-    """
+    """Return the image with the label as it is: libarchive writes `CONFIG_2`, since the standard has no small letters,
+    and cloud-init looks for `config-2`. Joliet's label, which Windows shows, has room for 16 characters."""
     labelled = bytearray(image)
     names = {
         _PRIMARY: label.ljust(_NAME_LENGTH).encode("ascii"),

@@ -198,7 +198,7 @@ class DownwardMetrics(Object):
 
 
 class ContainerPath(Object):
-    """A directory of the launcher's container: what somebody else has mounted there, as a cloud's webhook does."""
+    """A directory of the launcher's container that somebody else mounts there, as a cloud's webhook does."""
 
     path: PathInPod
     readOnly: bool = True
@@ -293,7 +293,7 @@ def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:
-    """Raise Nonsense for two volumes of one name, or of kinds of which a guest has one."""
+    """Raise Nonsense for two volumes of one name, and for two volumes of a kind of which a guest has one."""
     refuse_twice([(path, volume.name) for path, volume in placed("volumes", volumes)], "rename one, and its disk")
     for kinds, what in _ONCE.items():
         same = [(path, volume.name) for path, volume in placed("volumes", volumes) if volume.kind in kinds]

@@ -1,4 +1,4 @@
-"""What a guest needs on disk: made before its domain is defined, and removed after its end.
+"""The files that a guest needs: made before its domain is defined, and removed after its end.
 
 This module knows no manifests, so that the process that stays beside the guest imports nothing that reads them.
 """
@@ -83,7 +83,7 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A file that the volume mounted at `volume` brings, so that nothing is made. Errors name it as `whose` file.
+    """A file that the volume mounted at `volume` brings, and nobody makes. Errors name it as `whose` file.
 
     `fix`: what to do if QEMU cannot read it, "" for a disk, of which launcher.vm.volumes.checks says more. `is_guests`:
     whether it is a raw disk to which the guest may write.
@@ -175,8 +175,8 @@ def _write(content: bytes, path: Path) -> None:
 def _image(
     image: EmptyImage | Overlay, fill: Callable[[Path], None], others: OtherFiles
 ) -> AbstractContextManager[None]:
-    """Make the image; if it stays, unless an earlier start in this pod has left it: then it is the guest's disk. A QEMU
-    that a guest has taken over could write to it as a file."""
+    """Make the image; one that stays only if no earlier start in this pod has left it: then it is the guest's disk. It
+    is checked, since a QEMU that a guest has taken over could write to it as a file."""
     path = image.path
     if not image.stays:
         return renewed(path, fill)

@@ -72,7 +72,7 @@ def keeping_file(path: Path, fill: Fill) -> Iterator[None]:
 
 
 def whole_blocks(size: int) -> int:
-    """Return the bytes that a raw image has, which is to have `size` at least, so that it can lie on any disk."""
+    """Return the size of a raw image that holds at least `size` bytes, in whole blocks, so that it fits on any disk."""
     return -(-size // _BLOCK) * _BLOCK
 
 
@@ -127,7 +127,7 @@ def _make(path: Path, fill: Fill) -> tuple[int, int, int]:
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
-    """What changes when another file is there, or when it is written to."""
+    """Return the file's inode, size and time: they change if another file takes its place, or if it is written to."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def _unfinished(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _made(path: Path) -> Iterator[None]:
-    """What the file system refuses within is a Refusal that names the place, and has the fix."""
+    """Turn an error of the file system into a Refusal that names the place and the fix."""
     try:
         yield
     except OSError as error:

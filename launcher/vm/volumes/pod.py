@@ -1,4 +1,4 @@
-"""The pod's volumes, and where the container has each: the places of launcher.vm.paths.
+"""The pod's volumes, and the place of each in the container, by launcher.vm.paths.
 
 What the launcher writes is in empty volumes, since the container's root is read-only; what the manifest names is
 mounted where the domain, or what is made for it before the start, looks for it. No mount is below a volume that the

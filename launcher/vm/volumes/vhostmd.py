@@ -44,8 +44,8 @@ def disk_of(text: bytes) -> bytes:
 
 
 def write_text(path: Path, text: bytes) -> None:
-    """Write another text into a disk of a running guest, which takes none while it is being written. OSError if it
-    cannot be."""
+    """Replace the text in a disk of a running guest; a guest that reads meanwhile takes none of it. OSError if the disk
+    cannot be written."""
     disk = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.pwrite(disk, _header(b"", is_written=True), 0)
