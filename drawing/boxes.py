@@ -80,7 +80,7 @@ class Block:
 
 
 def written(lines: Sequence[Line], *, width: int = 0) -> Block:
-    """Return lines below each other, at least that wide."""
+    """Return lines of text below each other, at least `width` pixels wide."""
 
     def draw(x: int, y: int) -> list[Element]:
         return [text(x, y + number * LINE + _FONT, line) for number, line in enumerate(lines)]
@@ -89,7 +89,7 @@ def written(lines: Sequence[Line], *, width: int = 0) -> Block:
 
 
 def boxed(kind: str, lines: Sequence[Line], colours: Colours, *, width: int = 0) -> Block:
-    """Return lines in a box of at least that width."""
+    """Return lines in a box that is at least `width` pixels wide."""
     inner = written(lines)
     strip = _STRIP if colours.strip else 0
     whole = max(width, inner.width + 2 * PAD + strip)
@@ -135,7 +135,7 @@ def stacked(*blocks: Block, gap: int = GAP) -> Block:
 
 
 def flowed(blocks: Sequence[Block]) -> Block:
-    """Return the blocks in rows, in columns without gaps: as many columns as make the picture largest on a screen."""
+    """Return the blocks in columns, filled row by row: the number of columns that shows them largest on a screen."""
     arrangements = (
         beside(*(stacked(*blocks[column::columns]) for column in range(columns)))
         for columns in range(1, len(blocks) + 1)
@@ -181,7 +181,7 @@ def path(*corners: tuple[int, int]) -> Element:
 
 
 def curve(start: tuple[int, int], end: tuple[int, int], colour: str, *, between: tuple[int, int]) -> Element:
-    """Return a line in that colour, which goes up or down between these two x and is level outside."""
+    """Return a line in `colour` that goes up or down between the two x of `between` and is level outside."""
     (x, y), (to_x, to_y), (left, right) = start, end, between
     middle = (left + right) // 2
     corners = f"M{x},{y} L{left},{y} C{middle},{y} {middle},{to_y} {right},{to_y} L{to_x},{to_y}"

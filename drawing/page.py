@@ -1,6 +1,6 @@
 """A page for a browser: one HTML file that needs no other, with a content policy that allows nothing but its own parts.
 
-It is built of elements, as pictures are: a text of whatever origin stays a text.
+It is built of elements, as pictures are, so no text becomes markup, whatever its origin.
 """
 
 import base64
@@ -31,15 +31,15 @@ p { margin: .25rem 0; }
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page's HTML, and its content policy, a header: it loads nothing, and only its own style and script count."""
+    """A page's HTML and the header of its content policy: it loads nothing; only its own style and script count."""
 
     html: str
     policy: str
 
 
 def page(title: str, *body: Element, style: str = "", script: str = "", refresh: int | None = None) -> Page:
-    """Return a page with these elements in its body. `script` may ask for the page's own address, and no other;
-    `refresh` loads the page anew after so many seconds where scripts are off."""
+    """Return a page with these elements in its body. `script` may request only the page's own address; without scripts,
+    the page loads anew every `refresh` seconds."""
     head = [
         E.meta(charset="utf-8"),
         E.meta(name="viewport", content="width=device-width, initial-scale=1"),

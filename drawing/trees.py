@@ -77,7 +77,7 @@ def placed(
 ) -> tuple[tuple[PlacedNode[Leaf], ...], int]:
     """Return the nodes below each other, and their height.
 
-    `box` returns the box of a leaf, at least so wide; `room` the space that it needs above and below.
+    `box` returns a leaf's box of at least the given width; `room` the space that a leaf needs above and below.
     """
 
     def down(nodes: Iterable[TreeNode[Leaf]], column: int, y: int) -> tuple[tuple[PlacedNode[Leaf], ...], int]:
