@@ -76,7 +76,7 @@ def groups_of(functions: Iterable[Function]) -> tuple[int, ...]:
 
 
 def _gpus_part(host: Host, part: Card) -> Card:
-    """Return the part with the GPU whose card has this part; empty if it is of no GPU's card."""
+    """Return the part with the GPU of the card that this part belongs to; empty if it belongs to no GPU's card."""
     if not part or travels_alone(part[0]):
         return ()
     if any(map(is_gpu, part)):

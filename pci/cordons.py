@@ -2,7 +2,7 @@
 which every plugin mounts, and which the map reads.
 
 A card is a key, `gpu-1.0000-41-00.0`: the node, and the PCI address without colons, which a key cannot have. The key
-alone decides: a value that is no JSON of ours only leaves open who did it.
+alone decides: if its value is not our JSON, only who did it is unknown.
 """
 
 import json
@@ -23,7 +23,7 @@ _LONGEST = 200  # characters of a text
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """Who took a card out of service, since when (`2026-11-29T18:20:00Z`), and why; "" for what nobody knows."""
+    """Who took a card out of service, since when (`2026-11-29T18:20:00Z`), and why; "" if unknown."""
 
     by: str = ""
     since: str = ""
@@ -52,7 +52,7 @@ def card_of(key: str) -> tuple[str, PCIAddress] | None:
 
 
 def read_cordon(text: str) -> Cordon:
-    """Return what a value says; unprintable characters are left out, and a long text is cut."""
+    """Return the cordon of a value; unprintable characters are left out, and a long text is cut."""
     value: object = None
     with suppress(ValueError, RecursionError):
         value = json.loads(text)

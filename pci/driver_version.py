@@ -1,4 +1,4 @@
-"""The version of NVIDIA's driver, as `580.126.09`. A Fabric Manager has that of the driver that it goes with."""
+"""The version of NVIDIA's driver, as `580.126.09`. A Fabric Manager has the version of its driver."""
 
 import re
 

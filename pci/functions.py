@@ -75,8 +75,7 @@ def is_integrated_gpu(host: Host, function: Function) -> bool:
 
 
 def is_bmc_screen(function: Function) -> bool:
-    """Whether the function is the screen of a server's management controller (BMC), by which people see the server from
-    afar."""
+    """Whether the function is the screen of a server's management controller (BMC), which remote administrators see."""
     return function.pci_id in _BMC_SCREENS
 
 

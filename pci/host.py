@@ -15,13 +15,13 @@ _PCI_BRIDGE = 0x0604
 class Function:
     """One PCI function.
 
-    `pci_class` has 24 bits: base class, subclass, programming interface. `numa_node` is None where the firmware did
-    not say (the kernel's -1). `root` is the host bridge (`pci0000:40`), `bridges` the chain of bridges below it, from
-    the root port down. `physical_function` is set for an SR-IOV virtual function; `vgpu_type` for one that NVIDIA's
-    driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node
-    in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1. `boot_vga`: the firmware put its
-    screen on this function. `memory_bar`: bytes of a GPU's largest prefetchable BAR, which shows its memory; 0 if that
-    is unknown. `reset_methods`: as of Details, of the models in pci.resets alone.
+    `pci_class` has 24 bits: base class, subclass, programming interface. `numa_node` is None where the firmware did not
+    say (the kernel's -1). `root` is the host bridge (`pci0000:40`), `bridges` the chain of bridges below it, from the
+    root port down. `physical_function` is set for an SR-IOV virtual function; `vgpu_type` for one that NVIDIA's driver
+    makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node in
+    /dev/vfio/devices (`vfio3`), set if a vfio driver has the function, since Linux 6.1. `boot_vga`: the firmware put
+    its screen on this function. `memory_bar`: bytes of a GPU's largest prefetchable BAR, which shows its memory; 0 if
+    that is unknown. `reset_methods`: as in Details, read only for the models in pci.resets.
     """
 
     address: PCIAddress
@@ -90,8 +90,8 @@ class BAR:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The PCIe link above a function: its speed in GT/s and its lanes, and the most that the function can have of both;
-    None for what is unknown, as the speed of a link that is down."""
+    """The PCIe link above a function: its speed in GT/s and its lanes, and the function's maximum of both; None if
+    unknown, like the speed of a link that is down."""
 
     speed: float | None
     lanes: int | None
@@ -116,7 +116,7 @@ class PeerToPeer:
 
     @property
     def passes_translated(self) -> bool:
-        """Whether a port passes on what ATS has translated, whatever it redirects (PCI_ACS_DT)."""
+        """Whether a port passes on requests that ATS has translated, even if it redirects others (PCI_ACS_DT)."""
         return bool((self.acs or 0) & 0x40)
 
 
@@ -213,16 +213,16 @@ class TransparentPages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """The platform; None for what could not be seen: a record may lack it, a container may hide it, an architecture may
-    not have it.
+    """The platform; None for a fact that could not be read: a record may lack it, a container may hide it, an
+    architecture may not have it.
 
     `iommus` are the names of the IOMMU's units: `dmar0` (Intel), `ivhd0` (AMD), `smmu3.0x...` (ARM). `iommu_tables` are
     the ACPI tables by which the firmware announces an IOMMU: DMAR, IVRS. `unsafe_interrupts` has each module that can
     map a guest's memory (vfio_iommu_type1, iommufd), and whether its allow_unsafe_interrupts is on. `drivers` are those
-    of the PCI bus. `tells_resets`: some function has a `reset_method`, so that one without it has no reset.
-    `cpu_vendor`: `GenuineIntel`, `AuthenticAMD` ...; `is_arm`: the processors are ARM's. `has_device_tree`: by one the
-    firmware describes the machine, and not by ACPI. `command_line` has the kernel's parameters, one each. `memlock` is
-    what containers may lock of the memory.
+    of the PCI bus. `tells_resets`: some function has a `reset_method`, so a function without this file has no reset.
+    `cpu_vendor`: `GenuineIntel`, `AuthenticAMD` ...; `is_arm`: the processors are ARM's. `has_device_tree`: the
+    firmware describes the machine by a device tree, not by ACPI. `command_line` has the kernel's parameters, one each.
+    `memlock` is how much memory containers may lock.
     """
 
     iommus: tuple[str, ...] = ()
@@ -246,16 +246,15 @@ class Platform:
 class Host:
     """A node's PCI functions by address, ascending; its IOMMU groups by number; and what could not be read.
 
-    `groups` has all functions that the kernel lists for a group, also those missing from `functions` because they
-    could not be read; `others` has the group's members that are no PCI functions. `noiommu` are the groups that vfio
-    made up because there is no IOMMU (enable_unsafe_noiommu_mode). `nvidia_driver`: the version of NVIDIA's driver, if
-    it is loaded. `mdevs` are ascending by UUID. `vgpu_types` are the names of NVIDIA's vGPU types by number, for the
-    types that some virtual function can still become, and `made_vgpus` the virtual functions that gpu-plugin made vGPUs
-    of and the mediated devices that it made: plugin.node.look adds what that has written down. `mdev_types` are the
-    names of the types of which NVIDIA's driver makes mediated devices, by their parent, whether or not there is room
-    for one. `egms` are Grace's extended GPU memories (`egm4`) and the GPUs
-    each belongs to. `silent` are the names in sysfs of what the
-    kernel did not answer for: addresses, UUIDs, extended GPU memories.
+    `groups` has all functions that the kernel lists for a group, also those missing from `functions` because they could
+    not be read; `others` has the group's members that are no PCI functions. `noiommu` are the groups that vfio made up
+    because there is no IOMMU (enable_unsafe_noiommu_mode). `nvidia_driver`: the version of NVIDIA's driver, if it is
+    loaded. `mdevs` are ascending by UUID. `vgpu_types` are the names of NVIDIA's vGPU types by number, for the types
+    that some virtual function can still become, and `made_vgpus` the virtual functions and mediated devices that
+    gpu-plugin made vGPUs of: plugin.node.look adds both from gpu-plugin's journal. `mdev_types` are the names of the
+    types of which NVIDIA's driver makes mediated devices, by their parent, whether or not there is room for one. `egms`
+    are Grace's extended GPU memories (`egm4`), each with its GPUs. `silent` are the names in sysfs (addresses, UUIDs,
+    extended GPU memories) about which the kernel did not answer.
     """
 
     functions: Mapping[PCIAddress, Function]

@@ -2,8 +2,8 @@
 
 Only the vendor's driver can ask a GPU. The largest BAR is a window into its memory:
 
-- Where it shows all of it (data-centre cards; others with a resizable BAR), its size is the next power of two, 128 GiB
-  for 80 GB. So the card has more than half of that.
+- A window onto all of the memory (data-centre cards; others with a resizable BAR) has the size of the next power of
+  two, 128 GiB for 80 GB. So the memory is more than half of the window.
 - A smaller window (256 MiB on most GeForce cards, or what the firmware has resized it to) has the same bound.
 """
 
@@ -40,8 +40,8 @@ _GIBIBYTE = 1 << 30
 
 
 def memory_of(function: Function, model: str) -> int | None:
-    """Return the GiB of memory that a GPU has at least, by its name in pci.ids; None if nothing is known. A virtual
-    function has a part of it, which is not known."""
+    """Return a lower bound of a GPU's memory in GiB; `model` is its name in pci.ids. None if unknown, as for a virtual
+    function, whose share is not known."""
     if function.is_virtual:
         return None
     sizes = [] if "/" in model.partition("[")[2] else _IN_NAME.findall(model)

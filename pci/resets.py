@@ -1,7 +1,7 @@
-"""Which models do not survive a reset, by which every guest's start and end takes them.
+"""Which models do not survive a reset: every guest's start and end resets its devices.
 
-What the kernel would do is in `reset_method`, so a kernel that knows better (quirk_no_flr in drivers/pci/quirks.c) is
-recognized by that, whatever its version; the table says which versions are known to.
+The file `reset_method` says how the kernel would reset a device. It shows a kernel that avoids a deadly reset
+(quirk_no_flr in drivers/pci/quirks.c), whatever its version; the table names the versions known to do so.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from pci.viability import Hindrance
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadlyReset:
-    """Models by vendor and device, with blanks between, and which resets of the kernel's they do not survive: None for
-    every one, also VFIO's bus reset. `saved_by` is a reset that they do survive, if the kernel has it. The words are as
-    of a Hindrance.
+    """Models by vendor and device ID, separated by blanks, and the kernel's reset methods that they do not survive:
+    None for all of them and VFIO's bus reset. `saved_by` is a method that they survive, if the kernel has it. `wrong`
+    and `fix` are as in Hindrance.
     """
 
     ids: str
@@ -85,8 +85,8 @@ def is_listed(function: Function) -> bool:
 
 
 def deadly_reset(function: Function, methods: tuple[str, ...] | None) -> Hindrance | None:
-    """Return why the function would not survive its next reset, if that is by one of these methods of the kernel's
-    (None: it has none, and VFIO resets the bus). None if nothing is known against it."""
+    """Return why the function would not survive a reset by the kernel's `methods` (None: it has none, and VFIO resets
+    the bus); None if no reason is known."""
     if not is_listed(function):
         return None
     deadly, has = _BY_ID[function.pci_id], frozenset(methods or ())

@@ -8,15 +8,15 @@ For every resource that a container requests, the plugin sets one environment va
   share a variable, and the plugin refuses to serve both.
 - **Value, as written.** One address per requested device, sorted, comma-joined, no repeats. The kubelet hands out
   device IDs in the order of a Go map, so only sorting makes the value repeatable.
-- **Value, as read.** One trailing comma and repeats are dropped. Anything that is not an address is an error that
-  names the variable and the item. USB devices are `bus:device`, in decimal.
+- **Value, as read.** One trailing comma and repeats are dropped. Anything that is not an address is an error that names
+  the variable and the item. USB devices are `bus:device`, in decimal.
 - **Meaning.** An address in the value is usable: its whole IOMMU group is bound to vfio and its nodes are in the
   container. A device is a card (or one virtual function, or one mediated device), named by one of its functions.
 - **Partition.** `FABRIC_PARTITION_` and a number, with addresses as above: exactly the GPUs of this partition of
   NVIDIA's Fabric Manager, which is active, so they have NVLink to each other. It explains a guest, and claims nothing.
-  If they are several, `FABRIC_MANAGER_VERSION` is the version that the guest's driver has to have, if that is known.
-- **The older dialect.** NVIDIA's plugin before its pull request 191 listed every function of each group. When a
-  value has more addresses than there are entries that draw on it, functions of one slot collapse to one card.
+  For several GPUs `FABRIC_MANAGER_VERSION` is the version that the guest's driver must have, if known.
+- **The older dialect.** NVIDIA's plugin before its pull request 191 listed every function of each group. When a value
+  has more addresses than there are entries that draw on it, functions of one slot collapse to one card.
 """
 
 import re
@@ -97,8 +97,8 @@ def partition_variable(number: int) -> str:
 
 
 def decode_partitions(environ: Mapping[str, str]) -> Mapping[int, tuple[PCIAddress, ...]]:
-    """Return the partitions that a pod's variables name, ascending, with the addresses of each; InvalidValue names what
-    is not one."""
+    """Return the partitions that a pod's variables name, ascending, with the addresses of each; InvalidValue names an
+    item that is no address."""
     names = {int(name[len(_PARTITION) :]): name for name in environ if _IS_PARTITION.fullmatch(name)}
     return {number: decode(name, environ[name]) for number, name in sorted(names.items())}
 
@@ -109,7 +109,7 @@ def encode(devices: Iterable[Item]) -> str:
 
 
 def decode(variable: str, value: str) -> tuple[PCIAddress, ...]:
-    """Read the addresses in a variable's value, in its order; InvalidValue names what is not one.
+    """Read the addresses in a variable's value, in its order; InvalidValue names an item that is no address.
 
     `a,b,` and `a,b,a` are both (a, b). An empty value has no addresses.
     """
@@ -117,12 +117,12 @@ def decode(variable: str, value: str) -> tuple[PCIAddress, ...]:
 
 
 def decode_mdevs(variable: str, value: str) -> tuple[UUID, ...]:
-    """Read the mediated devices in a variable's value, in its order; InvalidValue names what is not a UUID."""
+    """Read the mediated devices in a variable's value, in its order; InvalidValue names an item that is no UUID."""
     return tuple(dict.fromkeys(_uuid(variable, item) for item in _items(value)))
 
 
 def decode_usb(variable: str, value: str) -> tuple[USBAddress, ...]:
-    """Read the USB devices in a variable's value, in its order; InvalidValue names what is not `bus:device`."""
+    """Read the USB devices in a variable's value, in its order; InvalidValue names an item that is not `bus:device`."""
     return tuple(dict.fromkeys(_usb(variable, item) for item in _items(value)))
 
 

@@ -73,7 +73,7 @@ def device_name_of(address: object) -> str:
 
 
 def fitted(text: str) -> str:
-    """Return the text of an attribute: a text that is too long is cut, and gets a digest to stay unique."""
+    """Return the text as an attribute can hold it: a text that is too long is cut, and gets a digest to stay unique."""
     if len(text.encode()) <= LONGEST:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]

@@ -93,7 +93,7 @@ def _branch(
     port: PCIAddress | None,
     pci_ids: Mapping[PCIAddress, str],
 ) -> Branch[Leaf]:
-    """Return the subtree that starts at a bridge other than a root port; `port` is the switch's that it hangs on."""
+    """Return the subtree that starts at a bridge other than a root port; `port` is the port of the switch above it."""
     if not _has_bridges(places):
         return _single(BridgeKind.BRIDGE, bridge, places, port, pci_ids)
     ports, below = _switch(bridge, places, 0, pci_ids)

@@ -1,5 +1,5 @@
-"""Into what a card is cut, as frozen values: its virtual functions, its vGPUs and mediated devices, and what can still
-be made. pci.sysfs.vgpus reads them."""
+"""The parts of a card as frozen values: its virtual functions, vGPUs and mediated devices, and those that can still be
+made. pci.sysfs.vgpus reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,9 +37,8 @@ class CutCard:
     """A physical function, and what it is cut into.
 
     `possible` is how many virtual functions it can have, 0 without SR-IOV. `autoprobe`: the kernel's drivers take new
-    ones; None where that cannot be set. `quotas` are xe's by virtual function, from 1, and by
-    file, also of functions that are not there yet if none is. `places` and
-    `functions` (the virtual ones) are ascending by address, `mdevs` by UUID.
+    ones; None where that cannot be set. `quotas` are xe's by virtual function, from 1, and by file; of all possible
+    ones if none exists. `places` and `functions` (the virtual ones) are ascending by address, `mdevs` by UUID.
     """
 
     function: Function

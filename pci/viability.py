@@ -30,7 +30,7 @@ _ANOTHER_SLOT = "put the card into another slot, whose root port or switch has A
 @dataclass(frozen=True, slots=True)
 class Hindrance:
     """Why a guest cannot have a device, in words that go after "it", and what to do about that. `to_bind` is the
-    function whose card has to be bound to vfio, if that is it."""
+    function whose card has to be bound to vfio, if that is the hindrance."""
 
     wrong: str
     fix: str
@@ -64,8 +64,8 @@ BOOT_VGA = Hindrance(
 
 
 def is_boot_vga(host: Host, lead: Function) -> Hindrance:
-    """Return what a boot VGA is told: where the machine has another screen, the firmware can put its own there; the
-    only one goes to guests if vfio has it before any other driver makes a console of it."""
+    """Return the hindrance of a boot VGA. If the machine has another screen, the firmware can use that one; the only
+    one goes to guests if vfio has it before any other driver makes a console of it."""
     others = (other for other in host.functions.values() if other.pci_class >> 16 == _DISPLAY and not other.is_virtual)
     card = card_of(host, lead.address)
     if is_bmc_screen(lead):
@@ -100,8 +100,8 @@ GIVE_PARTS = "give guests those: gpu-plugin inventory lists them"
 
 
 def in_parts(host: Host, function: Function, *, made: int = 0) -> Hindrance | None:
-    """Return that guests get the parts of a function, and not the whole: its virtual functions, of which there are at
-    least `made`, or the mediated devices of its driver. None if it has no parts, or vfio has the whole."""
+    """Return the hindrance that guests get a function's parts, not the whole: its virtual functions, at least `made` of
+    them, or its driver's mediated devices. None if it has no parts, or vfio has the whole."""
     if is_on_vfio(function):
         return None
     number = max(made, sum(other.physical_function == function.address for other in host.functions.values()))
@@ -120,7 +120,7 @@ def keeps_its_group(member: OtherMember) -> bool:
 
 
 def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | None:
-    """Return why the kernel gives this function to no guest as it stands; None if it does."""
+    """Return why the kernel lets no guest have this function as it is now; None if it does."""
     if lead.is_bridge:
         return Hindrance("is a PCI bridge, which no guest can be given", "offer the devices behind it")
     if lead.boot_vga and not is_on_vfio(lead):
@@ -163,8 +163,8 @@ def strangers(host: Host, functions: Iterable[Function], taken: Container[PCIAdd
 
 
 def shared_with(host: Host, functions: Iterable[Function], taken: Container[PCIAddress] = ()) -> Hindrance | None:
-    """Return who else keeps an IOMMU group of these functions from guests, each by name, and what helps; None if
-    nobody does. Strangers that are a graphics card can be given to the guest, too; others are the node's own."""
+    """Return who else keeps an IOMMU group of these functions from guests, each by name, and the fix; None if nobody
+    does. A stranger that is a graphics card can be given to the guest too; others are the node's own."""
     functions = tuple(functions)
     on_pci = strangers(host, functions, taken)
     shared = (
@@ -175,7 +175,7 @@ def shared_with(host: Host, functions: Iterable[Function], taken: Container[PCIA
 
 
 def _shared_group(host: Host, group: int, on_pci: Sequence[Function]) -> Hindrance | None:
-    """Return the hindrance that these strangers, and members that are not on PCI, are to a group; None if none is."""
+    """Return how these strangers, and members that are not on PCI, hinder a group; None if there are none."""
     others = tuple(filter(keeps_its_group, host.others.get(group, ())))
     held = [
         *(f"{what(member)} is bound to {member.driver}" for member in on_pci),
@@ -206,9 +206,9 @@ def _is_of_a_spare_card(host: Host, member: Function) -> bool:
 
 
 def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
-    """Return why the guest would not get all of these functions, naming the offenders; None if all is well.
+    """Return why the guest would not get all of these functions, by name; None if it gets all.
 
-    The others of the IOMMU groups only need to be without another driver.
+    The groups' other members only need to be free of other drivers.
     """
     for group in groups_of(functions):
         for address in host.groups[group]:
@@ -235,8 +235,8 @@ def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """Functions that a guest does not get with a card, and why, in words of their own. `is_of_card`: they are of the
-    card, and do not only share its slot."""
+    """Functions that a guest does not get with a card, and why, in words. `is_of_card`: they belong to the card; else
+    they only share its slot."""
 
     functions: Card
     reason: Hindrance
@@ -252,9 +252,9 @@ class LeftBehind:
 
 
 def left_behind(host: Host, card: Card, *, noiommu: bool = False) -> tuple[LeftBehind, ...]:
-    """Return what stays on the node when a guest gets this card of a GPU: its parts in IOMMU groups of their own that a
-    guest cannot have, and the functions of its slot that are not the card's. A card that is not bound to vfio yet has
-    no such parts: all of it is bound together."""
+    """Return the functions that stay on the node when a guest gets this GPU's card: parts in IOMMU groups of their own
+    that a guest cannot have, and functions of its slot that are not the card's. A card that is not on vfio yet has no
+    such parts: it is bound as a whole."""
     first = part_of(host, card[0].address)
     if travels_alone(card[0]) or not any(map(is_gpu, first)):
         return ()

@@ -1,7 +1,8 @@
 """Reads one attribute of sysfs at a time: a file's line, a link's target, a directory's names.
 
-An entry that exists and cannot be read raises Unreadable, with its path. A driver answers for a file, and may never do
-so: a caller that cannot wait reads in a child (plugin.sysfs_child). The kernel answers for links and directories.
+An entry that exists and cannot be read raises Unreadable, with its path. A driver answers a file's reader, and may
+never do so: a caller that cannot wait reads in a child (plugin.sysfs_child). The kernel itself answers for links and
+directories.
 """
 
 import errno

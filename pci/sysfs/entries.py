@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Entries:
     """Entries as they were seen, by absolute path.
 
-    `counts`: directories, and how many entries each had. `links`: each link, and what its target ended with. `present`
-    and `absent`: what there was, and what there was not.
+    `counts`: directories, and how many entries each had. `links`: each link, and what its target ended with. `present`,
+    `absent`: paths that existed, and paths that did not.
     """
 
     counts: tuple[tuple[str, int], ...]
@@ -20,7 +20,7 @@ class Entries:
 
 
 def unchanged(entries: Sequence[Entries]) -> bool:
-    """Whether all of these are as they were. Nothing else is read, since every pod waits for this."""
+    """Whether all entries are as they were. Nothing else is read, since every pod waits for this."""
     try:
         for seen in entries:
             for directory, number in seen.counts:

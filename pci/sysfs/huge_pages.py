@@ -12,7 +12,7 @@ SETTINGS = ("enabled", "shmem_enabled")
 
 
 def read_transparent(sys: Path) -> TransparentPages:
-    """Read both settings. Unreadable for a file that exists and cannot be read."""
+    """Read both settings. Raise Unreadable if a file exists but cannot be read."""
     return TransparentPages(*(_word(text(sys, f"{DIRECTORY}/{name}") or "") for name in SETTINGS))
 
 

@@ -66,7 +66,7 @@ def read_errors(sys: Path, address: PCIAddress) -> Errors | None:
 
 
 def read_errors_of_all(sys: Path, addresses: Iterable[PCIAddress]) -> Mapping[PCIAddress, Errors]:
-    """Read the errors of these functions, without those of which none are counted or that cannot be read; CannotLook if
+    """Read the errors of these functions, leaving out functions that have no counters or cannot be read; CannotLook if
     nothing can be read in this tree now."""
     counted = {}
     for address in addresses:

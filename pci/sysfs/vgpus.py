@@ -1,4 +1,4 @@
-"""Reads into what a card is cut, and what can still be made of it.
+"""Reads which parts a card is cut into, and which can still be made of it.
 
 NVIDIA's files are those of its vendor-specific VFIO framework (vGPU 17 on Linux 6.8 and later). The others are in the
 kernel's Documentation/ABI/testing: sysfs-bus-vfio-mdev, sysfs-driver-intel-xe-sriov, sysfs-bus-pci for SR-IOV.
