@@ -1,4 +1,4 @@
-"""What a program does first: it finds its command, and holds signals back until it can handle them.
+"""The first steps of a program: it finds its command, and holds signals back until it can handle them.
 
 This imports next to nothing: until hold() is called, a SIGTERM is lost or ends the program at once.
 """

@@ -43,7 +43,7 @@ class Late(NoAnswer):
 
 
 class Child(Generic[T]):
-    """A process that has to answer `within` so many seconds, or at any time. Errors call it by its `name`.
+    """A process that has to answer `within` so many seconds, or at any time if None. Errors call it by its `name`.
 
     The answer of a call is in the file `place`; a program's answer is its exit code. A child that `goes_on` is not
     killed for being late, and may outlive this process.
@@ -66,7 +66,7 @@ class Child(Generic[T]):
         return cast("T", self.answer_until())
 
     def answer_until(self, *stops: int) -> T | None:
-        """Wait for the answer too, but end the child and return None when one of these descriptors can be read."""
+        """Wait for the answer, but end the child and return None when one of these descriptors can be read."""
         ready: set[int] = set()
         try:
             ready = readable([self._ends, *stops], self.seconds_left)
@@ -119,7 +119,7 @@ class Child(Generic[T]):
 
 
 def readable(descriptors: Iterable[int], seconds: float | None) -> set[int]:
-    """Wait so many seconds, or for ever, until some of these can be read; return which."""
+    """Wait for `seconds`, or for ever, until some of these descriptors can be read; return those."""
     events = select.poll()
     for descriptor in descriptors:
         events.register(descriptor, select.POLLIN)

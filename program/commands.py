@@ -31,15 +31,15 @@ def _program(
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")
     ] = False,
 ) -> None:
-    """Take the flags before a command. Without this callback, typer takes no command's name if there is one command."""
+    """Take the flags before a command. Without this callback, typer expects no command's name if there is only one."""
 
 
 def command_line(arguments: Sequence[str], modules: Mapping[str, str], description: str) -> typer.Typer:
     """Return the program with the command that these arguments name; with all commands if they name none.
 
     `modules` has the module of each command. There the command's name, or the name behind a colon, is a function, as
-    `taken_by_typer` describes it, or a typer.Typer with commands of its own. Only a called command is imported: none
-    waits for another's imports. A command that takes a typer.Context gets unknown words in `context.args`.
+    `taken_by_typer` describes it, or a typer.Typer with commands of its own. Only the called command is imported, so no
+    command waits for another's imports. A command that takes a typer.Context gets unknown words in `context.args`.
     """
     app = typer.Typer(
         pretty_exceptions_enable=False,

@@ -9,7 +9,7 @@ import yaml
 from program.errors import Nonsense
 
 JSONObject: TypeAlias = Mapping[str, Any]
-"""An object of Kubernetes as a file has it."""
+"""A Kubernetes object, as it stands in a file."""
 
 Nodes: TypeAlias = tuple[yaml.MappingNode, ...]
 """The mappings among the documents of a text, with their lines."""
@@ -55,10 +55,10 @@ _FROM = ("could not find expected ':'", "found unexpected end of stream")
 
 
 class NotYAML(Nonsense):
-    """The text is no YAML, or YAML that is refused here. What is wrong goes after the file's name and `place`.
+    """The text is no YAML, or YAML that is refused here. The message goes after the file's name and `place`.
 
-    `place` is `:LINE` or `:LINE:COLUMN`, from 1, or empty if it is not known. `fix` is empty if it depends on what the
-    file is to be.
+    `place` is `:LINE` or `:LINE:COLUMN`, from 1, or empty if it is not known. `fix` is empty if it depends on the
+    file's purpose.
     """
 
     def __init__(self, wrong: str, fix: str = "", place: str = "") -> None:
@@ -76,7 +76,7 @@ class Document(NamedTuple):
 def read_document(text: str) -> Any:
     """Return the value of the one document of a YAML text; None if there is none.
 
-    NotYAML for a second document, and as for read_documents.
+    Raise NotYAML for a second document, or as read_documents does.
     """
     documents = read_documents(text)
     if len(documents) > 1:
@@ -87,7 +87,7 @@ def read_document(text: str) -> Any:
 def read_documents(text: str, most: int = _MOST) -> tuple[Document, ...]:
     """Return the documents of a YAML text, without empty ones, like the one after a `---` at the end.
 
-    NotYAML for a text that is not YAML, a key that stands twice, a value that does not fit its tag (!!int "", !!bool
+    Raise NotYAML for a text that is not YAML, a repeated key, a value that does not fit its tag (!!int "", !!bool
     maybe), a document nested deeper than 100 levels, and more than `most` values in all documents with each alias
     written out. Aliases are shared: they cost nothing here, but a caller that walks through the value pays for each.
     """
@@ -118,7 +118,8 @@ def composed(text: str) -> Nodes:
 
 
 def line_of(documents: Nodes, path: str, begin: int = 1) -> int:
-    """Return the line, from 1, of the field at a path, like spec.disks[0].name; of the object above it that is there.
+    """Return the line, from 1, of the field at a path, like spec.disks[0].name; if it is missing, of the nearest object
+    above it.
 
     `begin` is the line where the field's document begins. Other words may follow the path.
     """
@@ -149,7 +150,7 @@ def _line(content: bytes, position: int) -> int:
 
 
 def _refusal(error: Any, text: str) -> NotYAML:
-    """Return what PyYAML says, in words that need no knowledge of how YAML is read."""
+    """Return PyYAML's error in words that need no knowledge of how YAML is read."""
     mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
     if isinstance(error, yaml.reader.ReaderError):
         place = f":{_line(text.encode(), error.position)}"
@@ -179,7 +180,7 @@ def _refusal(error: Any, text: str) -> NotYAML:
 
 
 class _Stream(yaml.CSafeLoader):
-    """Makes values from libyaml's events as they come."""
+    """Makes values from libyaml's events, one by one."""
 
     def __init__(self, text: str, most: int) -> None:
         super().__init__(text)
@@ -255,7 +256,7 @@ class _Stream(yaml.CSafeLoader):
         mapping.update(own)
 
     def _merged(self, depth: int) -> dict[Any, Any]:
-        """Return the mapping behind a merge key; if there are several, the first one with a key counts."""
+        """Return the mapping behind a merge key; of several mappings, the first one that has a key counts."""
         event: Any = self.get_event()
         value = self._value(event, depth)
         merged: dict[Any, Any] = {}

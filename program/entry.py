@@ -10,10 +10,10 @@ from program.problem import one_line
 
 
 def ends_with(program: str, call: Callable[[], int | None], log: Callable[[], object] | None = None) -> NoReturn:
-    """Call `call`, and end the process with the exit code that it returns, or with its error's.
+    """Call `call`, and end the process with the exit code that it returns, or that its error has.
 
-    Each line of an error is printed after the name `program`. A program that has a log starts it by `log`: the lines
-    are its last records then.
+    Each line of an error is printed after the name `program`. A program that has a log starts it by `log`: then the
+    lines are the log's last records.
     """
     import gc
     from signal import SIG_DFL, SIGCHLD, signal

@@ -1,4 +1,4 @@
-"""What can go wrong in a program, as one tree.
+"""The errors of a program, as one tree.
 
 ProgramError
 ├── UserError     a manifest, a variable, a config or a flag of the user's: exit code 2
@@ -12,7 +12,7 @@ from program.problem import MOST_LINES, Problem
 
 
 class ProgramError(Exception):
-    """Carries a Problem, or several that have to be solved together. `left_out` counts further ones without a text."""
+    """Carries a Problem, or several to be solved together. `left_out` counts further problems without a text."""
 
     exit_code = 1
 
@@ -58,14 +58,14 @@ def together(errors: Sequence[ProgramError]) -> ProgramError:
 
 
 def first_lines(texts: Sequence[object], most: int = MOST_LINES, left_out: int = 0) -> tuple[str, ...]:
-    """Return the first `most` texts, and a line that counts the other ones and those left out before."""
+    """Return the first `most` texts, and a line that counts all others, with the `left_out` ones."""
     more = len(texts[most:]) + left_out
     return (*map(str, texts[:most]), *([f"and {more} more"] if more else []))
 
 
 class Nonsense(ValueError):
-    """What is `wrong` with a value, in words after the path of a field or "it", and the `fix`. The reader of the file
-    knows that path, and makes a UserError of it."""
+    """A value is invalid: what is `wrong`, in words after the path of a field or "it", and the `fix`. The reader of the
+    file knows the path, and makes a UserError of this."""
 
     def __init__(self, wrong: str, fix: str) -> None:
         super().__init__(wrong, fix)

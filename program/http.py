@@ -31,7 +31,7 @@ _PAUSE = 0.1  # seconds until the next one is accepted, where one could not be
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A page: HTTP's status, the text, its media type, and more headers."""
+    """A page: the HTTP status, the text, its media type, and more headers."""
 
     status: int
     text: bytes
@@ -45,10 +45,11 @@ Pages: TypeAlias = Mapping[str, Callable[[], Answer | Awaitable[Answer]]]
 
 @contextlib.asynccontextmanager
 async def serving(listener: socket.socket, pages: Pages, names: Collection[str]) -> AsyncIterator[None]:
-    """Serve these pages to those who connect to a socket that listens and does not block, until the block ends.
+    """Serve these pages on a listening, non-blocking socket until the block ends.
 
-    `names` are those by which the server may be asked, in lower case, beside localhost and every IP address. By another
-    name whose owner has it lead here, a web page could read what its reader's browser reaches (DNS rebinding).
+    `names` are the host names that a request may use, in lower case, beside localhost and every IP address. With any
+    other name, a web page whose owner points that name here could read what its reader's browser reaches (DNS
+    rebinding).
     """
     accepting = asyncio.create_task(_accept(listener, pages, {"localhost", *names}))
     try:
@@ -59,7 +60,7 @@ async def serving(listener: socket.socket, pages: Pages, names: Collection[str])
 
 
 async def _accept(listener: socket.socket, pages: Pages, names: Collection[str]) -> None:
-    """Serve each connection in a task of its own."""
+    """Serve each connection in its own task."""
     # Not asyncio's server: it accepts a hundred before it hands over one.
     loop = asyncio.get_running_loop()
     tasks: dict[asyncio.Task[None], None] = {}  # the oldest first

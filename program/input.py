@@ -1,4 +1,4 @@
-"""What a user names as input: a file, or `-` for standard input."""
+"""The input that a user names: a file, or `-` for standard input."""
 
 import sys
 from pathlib import Path
@@ -13,12 +13,12 @@ _USUAL = 1 << 16  # read alone at first: room for the largest has to be got from
 
 
 def input_name(path: Path) -> str:
-    """Return what an error calls the input."""
+    """Return the name of the input in errors."""
     return "standard input" if path == STDIN else str(path)
 
 
 def read_input_bytes(path: Path, largest: int, expected: str) -> bytes:
-    """Return the content; UserError, with what was `expected`, if it cannot be read or has over `largest` bytes."""
+    """Return the content; UserError, naming what was `expected`, if it cannot be read or has over `largest` bytes."""
     if path == STDIN and sys.stdin is None:
         raise UserError(input_name(path), "is closed", expected)
     try:

@@ -1,4 +1,4 @@
-"""The log of a program that stays, on standard error: a line for each record, for people or as JSON."""
+"""The log of a long-running program, on standard error: a line for each record, for people or as JSON."""
 
 import logging
 import sys
@@ -22,8 +22,8 @@ _COMMON = {*vars(logging.makeLogRecord({})), "message", "taskName"}
 
 @dataclass(frozen=True, kw_only=True)
 class LogFlags:
-    """The flags of a program's log, for its help and for whoever refuses a wrong value: start_logging() reads them
-    before the command line is parsed, whose errors are in the log too."""
+    """The flags of a program's log, for its help and to refuse wrong values: start_logging() reads them before the
+    command line is parsed, since errors of the command line are in the log too."""
 
     log_format: Annotated[Literal["text", "json"], Flag("Log lines for people, or a JSON object a line.")] = "text"
     log_level: Annotated[_Level, Flag("Log nothing below this.")] = "info"
@@ -58,7 +58,8 @@ class _JSON(_Text):
 def start_logging(arguments: Sequence[str]) -> "logging.StreamHandler[TextIO]":
     """Log to standard error as these arguments say: the format and level of LogFlags, by default text from INFO on.
 
-    Another library's records below INFO are left out at every level. Return the handler; the same at a second call.
+    Records of other libraries below INFO are left out at every level. Return the handler; a second call returns the
+    same.
     """
     if (known := _handler()) is not None:
         return known

@@ -1,4 +1,4 @@
-"""What a command prints, and the picture that it writes."""
+"""The output of a command: text, and the picture that it writes."""
 
 import re
 from collections.abc import Sequence
@@ -18,14 +18,13 @@ def print_text(text: str) -> None:
 
 
 def print_foreign(text: str | bytes) -> None:
-    """Write what somebody else wrote, a tenant of the cluster or a guest, to standard output: its lines, with nothing
-    in them that would steer a terminal."""
+    """Write a tenant's or guest's text to standard output: its lines, without characters that steer a terminal."""
     words = text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
     print_text(printable(words))
 
 
 def print_bytes(data: bytes) -> None:
-    """Write them to standard output."""
+    """Write bytes to standard output."""
     # Not sys.stdout, which is None if it was closed.
     with open(1, "wb", closefd=False) as stdout:
         stdout.write(data)
@@ -63,7 +62,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _within(columns: int, indent: str, text: str) -> list[str]:
-    """Wrap the text, and break no word: people copy words."""
+    """Wrap the text between words only: people copy words."""
     return wrap(
         text, columns, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

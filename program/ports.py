@@ -1,4 +1,4 @@
-"""Where a program listens for HTTP."""
+"""The port on which a program listens for HTTP."""
 
 import re
 import socket
@@ -16,8 +16,8 @@ ALLOW_HOST = "--allow-host"
 
 @dataclass(frozen=True, slots=True)
 class HTTPPort:
-    """Where to listen: an IP address, None for every one, and a TCP port. `names` are those by which it may be asked,
-    in lower case, beside localhost and every IP address."""
+    """An IP address to listen on, None for all, and a TCP port. `names` are the host names that a request may use, in
+    lower case, beside localhost and every IP address."""
 
     address: str | None
     number: int
@@ -30,7 +30,7 @@ class HTTPPort:
 
 
 def http_port(word: str) -> HTTPPort:
-    """Return the port that a word of the command line names; ValueError, with what was expected, if it names none."""
+    """Return the port that a word of the command line names; ValueError, naming the expected form, for another."""
     address, _, number = word.rpartition(":")
     with suppress(ValueError):
         if number.isascii() and number.isdecimal() and 1 <= int(number) <= 65535:
@@ -41,19 +41,19 @@ def http_port(word: str) -> HTTPPort:
 
 
 def host_name(word: str) -> str:
-    """Return the name of a host that a word of the command line is; ValueError if it is none."""
+    """Return a word of the command line if it is a host name; ValueError otherwise."""
     if re.fullmatch(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", word):
         return word
     raise ValueError(f"{word!r}; expected a DNS name without a port, like gpu-plugin.kube-system.svc.")
 
 
 def reached_by(port: HTTPPort, *names: str | None) -> HTTPPort:
-    """Return the port with the names of this host, and these, but None."""
+    """Return the port with the names of this host and `names`, leaving out None."""
     return replace(port, names=frozenset(name.lower() for name in (socket.gethostname(), *names) if name is not None))
 
 
 def opened(flag: str, port: HTTPPort) -> socket.socket:
-    """Listen on a port; Refusal, with the flag that names the port, if that cannot be."""
+    """Listen on a port; Refusal, with the flag that names the port, if that fails."""
     dual = port.address is None and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or (port.address is not None and ":" in port.address) else socket.AF_INET
     try:

@@ -10,7 +10,7 @@ PR_SET_NO_NEW_PRIVS = 38
 
 
 def prctl(option: int, value: int) -> None:
-    """OSError where the kernel refuses."""
+    """Call prctl(2); OSError if the kernel refuses."""
     call = ctypes.CDLL(None, use_errno=True).prctl
     call.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
     if call(option, value, 0, 0, 0) != 0:

@@ -1,4 +1,4 @@
-"""What is wrong with a thing and what to do about it, as one value; and how bad it is.
+"""A problem as one value: a thing, what is wrong with it, what to do about it; and its severity.
 
 Every error and every finding of both programs carries a Problem.
 """
@@ -13,10 +13,10 @@ MOST_LINES = 20
 
 
 class Severity(IntEnum):
-    """How bad a finding is, the worst last.
+    """The severity of a finding, the worst last.
 
-    An ERROR keeps a device from guests or a guest from starting. A WARNING is a danger, or means that a guest may not
-    do well. A NOTE is worth knowing. OK says that a thing is as it should be.
+    An ERROR keeps a device from guests or a guest from starting. A WARNING is a danger, or means that a guest may run
+    badly. A NOTE is worth knowing. OK means that nothing is wrong.
     """
 
     OK = 0
@@ -38,7 +38,7 @@ class Severity(IntEnum):
 class Problem(NamedTuple):
     """A thing, what is wrong with it, and what to do about it; as text one line, `subject: wrong; fix`.
 
-    `subject` names a file, a field, a device, a resource. `wrong` goes after its name, or after "it". `fix` says what
+    `subject` names a file, a field, a device, a resource. `wrong` goes after that name, or after "it". `fix` says what
     to do, or what was expected.
     """
 
@@ -66,7 +66,7 @@ def printable(text: str) -> str:
 
 
 def summary(names: Iterable[str], most: int = 6) -> str:
-    """Return names for a line: the first few, and how many more there are."""
+    """Return the first `most` names as one text, and how many more there are."""
     first = list(names)
     more = f" and {len(first) - most} more" if len(first) > most else ""
     return ", ".join(first[:most]) + more
@@ -78,7 +78,7 @@ _SHORT.maxstring = _SHORT.maxother = 60
 
 
 def excerpt(value: Any) -> str:
-    """Return a value of the manifest in short, whatever it is."""
+    """Return a value of the manifest, shortened, whatever its type."""
     try:
         text = _SHORT.repr(value)
     except ValueError:

@@ -10,7 +10,7 @@ _ALIKE = 0.8
 
 
 def meant(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that is nearest to `word`; None if none is so near that it can be a slip."""
+    """Return the known word that is nearest to `word`; None if none is near enough to be a misspelling."""
     by_folded = {each.casefold(): each for each in known}
     folded = word.casefold()
     near = difflib.get_close_matches(folded, by_folded, n=1, cutoff=_ALIKE)

@@ -4,7 +4,7 @@ import logging
 
 
 class Trouble:
-    """Logs what is `wrong` when an attempt has another trouble than the one before, and `over` when it has none."""
+    """Logs `wrong` when an attempt's trouble differs from that of the attempt before, and `over` when it has none."""
 
     def __init__(self, log: logging.Logger, level: int, wrong: str, over: str | None = None) -> None:
         self._log, self._level, self._wrong, self._over = log, level, wrong, over
