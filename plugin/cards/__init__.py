@@ -1,2 +1,2 @@
-"""Decisions about devices: `names`, `config` and `inventory` say which are on offer; `nodes` what keeps a
-device from being handed out; `preference` chooses among the free ones."""
+"""Decisions about devices: `names`, `config` and `inventory` say which are on offer; `nodes` has the device nodes that
+each needs; `preference` chooses among free devices."""

@@ -1,5 +1,5 @@
-"""The vGPUs that claims can have of a node's cards: they are made when they are claimed (`when: claimed` in `vgpus` of
-the config), so each is only a type and a number until then."""
+"""The vGPUs that claims can get from a node's cards. They are made when claimed (`when: claimed` in `vgpus` of the
+config); until then each is only a type and a number."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from plugin.cards.vgpu_types import plain, size_of, slug
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimableVGPU:
     """One of the vGPUs of a type that a card can have at once, with a number from 0. `example` is the device that it
-    becomes, if it is made of the card's first virtual function, or as a mediated device of the first parent."""
+    would become on the card's first virtual function, or as a mediated device of the first parent."""
 
     card: Function
     type: str
@@ -38,7 +38,8 @@ PREFIX = "vgpu-"
 class ClaimableCard:
     """A card with vGPUs for claims, by size and type; `memory` in gigabytes; its virtual `functions`, ascending.
 
-    `mediated`: its vGPUs are mediated devices, one of each virtual function, or any number of a card without those.
+    `mediated`: its vGPUs are mediated devices, one on each virtual function, or any number on a card without virtual
+    functions.
     """
 
     function: Function
@@ -50,13 +51,13 @@ class ClaimableCard:
 
     @property
     def places(self) -> int:
-        """How many vGPUs it can have, whatever their types."""
+        """The most vGPUs that the card can have, of whatever types."""
         return len(self.functions) or len(self.vgpus)
 
 
 def claimable_cards(host: Host, config: Config, pci_ids: PCIIDs) -> tuple[ClaimableCard, ...]:
-    """Return the cards whose vGPUs are made when claimed, ascending: those that NVIDIA's driver has with their virtual
-    functions, with the types that it has named since the plugin began, and the parents of its mediated devices."""
+    """Return the cards whose vGPUs are made when claimed, ascending: cards with virtual functions on NVIDIA's driver,
+    with the types that it has named since the plugin began, and the parents of its mediated devices."""
     return tuple(_cards(host, config, pci_ids))
 
 
@@ -98,7 +99,8 @@ def _cards(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[ClaimableCar
 
 
 def _virtual(host: Host, functions: tuple[Function, ...], config: Config, pci_ids: PCIIDs) -> Mapping[str, Device]:
-    """Return what the first virtual function is as a vGPU of each type, by the type's name as people write it."""
+    """Return the device that the first virtual function is as a vGPU of each type, by the type's name as people write
+    it."""
     devices = {
         plain(name): by_config(host, (replace(functions[0], vgpu_type=number),), config, pci_ids)
         for number, name in (host.vgpu_types.items() if functions else ())
@@ -107,7 +109,7 @@ def _virtual(host: Host, functions: tuple[Function, ...], config: Config, pci_id
 
 
 def _mediated(host: Host, parent: Function, config: Config, pci_ids: PCIIDs) -> Mapping[str, Device]:
-    """Return what a mediated device of this parent is, by the name of its type as people write it."""
+    """Return the device that a mediated device of this parent is, by its type's name as people write it."""
     devices = {
         plain(name): mediated(host, MediatedDevice(UUID(int=0), name, parent.address, None, None), config, pci_ids)
         for name in host.mdev_types[parent.address]

@@ -261,7 +261,7 @@ class Config:
 
     @property
     def shadowed(self) -> tuple[tuple[int, int], ...]:
-        """The numbers, from 0, of each rule that an earlier one shadows, behind that one's."""
+        """Pairs of rule numbers, from 0: an earlier rule and a rule that it shadows."""
         return tuple(
             (earlier, later)
             for later, rule in enumerate(self.offer)
@@ -276,7 +276,7 @@ class Config:
         return rule if rule is not None and rule.when is When.CLAIMED else None
 
     def vgpus_of(self, function: Function) -> VGPURule | None:
-        """Return what the card of this physical function is to be cut into; None if no rule says it."""
+        """Return the rule for cutting the card of this physical function; None if no rule fits."""
         return next((rule for rule in self.vgpus if rule.fits(function)), None)
 
     @property

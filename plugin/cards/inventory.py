@@ -49,18 +49,18 @@ _Claim: TypeAlias = tuple[str, DeviceKind | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What the kubelet hands out as one: a card, a unit of several cards, a virtual function or a mediated device.
+    """One device for the kubelet: a card, a unit of several cards, a virtual function or a mediated device.
 
     `functions` are ordered as in pci.cards.Card; the first one's address is the device's ID. `lead` is the device's
     main function: the GPU, or the function that the config's rule fits. A mediated device has no functions, a UUID for
     an ID, and its parent for a `lead`. `members` are all functions of the IOMMU groups, `others` their members that are
-    not on PCI, each behind its group; a mediated device has neither. `left_behind`: what of the card, or of its slot, a
-    guest does not get. `resource` is None if neither a rule nor the vendor's prefix gives a name; `serve` is the
-    protocol by which pods get the device; `team` is whose the device is alone, None if everybody's. `to_bind`: the
-    device is not on vfio, and is bound to it for the claim that gets the device; whether that is possible is not known
-    here. `is_of_claim`: it is a vGPU that gpu-plugin made for a claim, and that goes with the claim, so nobody else is
-    told of it. `withheld` says why the kubelet never hears of the device, `unhealthy` why it is not handed out; at most
-    one of the two is set.
+    not on PCI, each behind its group; a mediated device has neither. `left_behind`: functions of the card, or of its
+    slot, that a guest does not get. `resource` is None if neither a rule nor the vendor's prefix gives a name; `serve`
+    is the protocol by which pods get the device; `team` is the only team that may have the device, None for everybody.
+    `to_bind`: the device is not on vfio, and is bound to it for the claim that gets the device; whether that is
+    possible is not known here. `is_of_claim`: a vGPU that gpu-plugin made for a claim, and removes with the claim, so
+    nobody else hears of it. `withheld` says why the kubelet never hears of the device, `unhealthy` why it is not handed
+    out; at most one of the two is set.
     """
 
     functions: Card
@@ -146,8 +146,8 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventor
     """Return every GPU and NVSwitch of the host, and every device that the config asks for.
 
     Refusal if two resources share one environment variable, so that a pod could not tell them apart, or if one resource
-    would be served by both protocols, so that the scheduler would count it twice. With the inventory from `before`, by
-    the same config, the devices that were not offered in it are withheld instead.
+    would be served by both protocols, so that the scheduler would count it twice. With the previous inventory by the
+    same config (`before`), devices that it did not offer are withheld instead.
     """
     cards = [
         each for card in cards_by_rules(host, config) if (each := by_config(host, card, config, pci_ids)) is not None
@@ -185,7 +185,7 @@ _Name: TypeAlias = tuple[str | None, Hindrance | None]
 
 
 def _by_rule(rule: Rule | None) -> _Name | None:
-    """Return the name that a rule gives; None if it gives none and does not withhold."""
+    """Return the resource or the withholding that a rule states; None if it states neither."""
     if rule is not None and rule.withhold:
         return None, BY_CONFIG
     return None if rule is None or rule.resource is None else (rule.resource, None)
@@ -201,7 +201,7 @@ def _by_type(mdev: MediatedDevice, parent: Function, rule: Rule | None) -> _Name
 
 
 def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -> _Name:
-    """Return a name from pci.ids or of the vGPU's type; or why there is none."""
+    """Return a name from pci.ids or from the vGPU's type, or the reason why there is none."""
     prefix = rule.prefix if rule is not None else PREFIXES.get(lead.vendor_id) if is_gpu(lead) else None
     if prefix is None and is_bmc_screen(lead):
         return None, BMC_SCREEN
@@ -270,8 +270,8 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
 
 
 def deadly_reset_of(host: Host, functions: Iterable[Function], config: Config) -> Hindrance | None:
-    """Return why one of these functions would not survive the reset between two guests, by the reset that it has, or
-    will have from its rule when it is bound; None if nothing is known."""
+    """Return why one of these functions would not survive the reset between two guests, by its reset methods, or those
+    that its rule sets when it is bound; None if no reason is known."""
     for function in filter(is_listed, functions):
         methods = function.reset_methods
         if not is_on_vfio(function):
@@ -342,8 +342,8 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
 
 
 def mediated(host: Host, mdev: MediatedDevice, config: Config, pci_ids: PCIIDs) -> Device | None:
-    """Return the mediated device, withheld only by the config or for want of a name; None if its parent cannot be read,
-    and the fault says so, or is no GPU and no rule fits."""
+    """Return the mediated device, withheld only by the config or for want of a name; None if its parent cannot be read
+    (a fault says so), or is no GPU and no rule fits."""
     parent = host.functions.get(mdev.parent)
     rule = None if parent is None else next((one for one in config.offer if one.fits_mdev(mdev, parent)), None)
     if parent is None or (rule is None and not is_gpu(parent)):
@@ -366,8 +366,8 @@ def mediated(host: Host, mdev: MediatedDevice, config: Config, pci_ids: PCIIDs) 
 def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory | None) -> tuple[Device, ...]:
     """Return the devices; Refusal if two resources share a variable.
 
-    Beside the devices offered `before`, those of the later resource are withheld instead: a card that is plugged in
-    must not take others off the offer.
+    With the inventory from `before`, the devices of the later resource are withheld instead: a newly plugged card must
+    not withdraw others.
     """
     # At first, withheld devices count too: they may be bound to vfio at any time.
     counting = [device for device in devices if before is None or device.withheld is None]
@@ -397,7 +397,7 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
 def _served_one_way(devices: tuple[Device, ...], before: Inventory | None) -> tuple[Device, ...]:
     """Return the devices; Refusal if a resource would be served by both the device plugin and DRA.
 
-    Beside the devices offered `before`, the others of that resource are withheld instead.
+    With the inventory from `before`, devices served otherwise than its offered ones are withheld instead.
     """
     ways = {} if before is None else {device.resource: device.serve for device in before.offered}
     kept = []

@@ -1,4 +1,4 @@
-"""Resource names: what a card is called in a pod's resource limits.
+"""Resource names: the names of cards in a pod's resource limits.
 
 The name is made of the one in pci.ids, exactly as NVIDIA's kubevirt-gpu-device-plugin makes it (upper case, `/` and `.`
 and blanks to `_`, everything else dropped), so that manifests for that plugin work here:
@@ -86,7 +86,7 @@ def is_resource_name(resource: str) -> bool:
 
 
 def is_prefix(prefix: str) -> bool:
-    """True if names below it are extended resources: it is a domain, and none of Kubernetes' own."""
+    """True if names below `prefix` are extended resources: it is a domain, but none of Kubernetes' own."""
     return (
         len(prefix) <= _LONGEST_PREFIX
         and re.fullmatch(PREFIX, prefix) is not None

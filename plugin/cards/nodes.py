@@ -40,7 +40,7 @@ _IOMMU = DeviceNode("/dev/iommu", "/dev/iommu")
 
 @dataclass(frozen=True, slots=True)
 class DeviceNodes:
-    """What is below /dev.
+    """The relevant entries below /dev.
 
     `vfio` are the names in /dev/vfio, `cdevs` those in /dev/vfio/devices, None without that directory; `others` are
     iommu, Grace's egmN, and the node devices that containers share (`kvm`, `net/tun`).
@@ -70,7 +70,7 @@ def read_nodes(dev: Path) -> DeviceNodes:
 
 
 def missing_node(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) -> Hindrance | None:
-    """Return which node of a device does not exist; None if all are there."""
+    """Return the hindrance that a node of a device does not exist; None if all exist."""
     if not nodes.has_groups and not nodes.has_cdevs:
         return Hindrance(
             "has no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists",

@@ -84,12 +84,13 @@ _Price = tuple[int, ...]
 
 
 def _way(device: Candidate) -> _Way:
-    """Return the vertices from the tree's top to the device. Devices share a vertex if they share all above it."""
+    """Return the vertices from the tree's top to the device. Devices share a vertex if they share all above."""
     return (device.root if device.numa_node is None else device.numa_node, device.root, *device.bridges, device.id)
 
 
 def _steps(depth: int, taken: int, size: int) -> _Price:
-    """Return whether this is one more node, root or switch; and how many pairs have one device below and one not."""
+    """Return 1 in the place of node, root or switch if devices below it are taken; and the number of pairs with one
+    device below the vertex and one not."""
     touched = min(taken, 1)
     return (
         touched if depth == _NODE else 0,
@@ -100,7 +101,7 @@ def _steps(depth: int, taken: int, size: int) -> _Price:
 
 
 def _pairs(depth: int, devices: int) -> _Price:
-    """Return the pairs that have this node, root or bridge in common."""
+    """Return the number of pairs of devices that have this node, root or bridge in common."""
     pairs = devices * (devices - 1) // 2
     return (
         pairs if depth == _NODE else 0,
@@ -125,14 +126,14 @@ def _best(ways: Mapping[str, _Way], must: frozenset[str], size: int, policy: Pol
     nothing = (*_price(policy, _NODE, 0, 0, size), 0)
 
     def below(devices: Sequence[str], depth: int) -> dict[int, _Price]:
-        """Return the lowest total by the number taken of these devices, which share their vertices above `depth`."""
+        """Return the lowest total price by the number of devices taken; all share their vertices above `depth`."""
         branches: defaultdict[Hashable, list[str]] = defaultdict(list)
         for device in devices:
             branches[ways[device][depth]].append(device)
         return reduce(joined, (branch(each, depth) for each in branches.values()))
 
     def branch(devices: Sequence[str], depth: int) -> dict[int, _Price]:
-        """Return the same for devices that share the vertex at `depth` too, with the price of that vertex."""
+        """Return the lowest totals for devices that share the vertex at `depth` too, including that vertex's price."""
         if depth < len(ways[devices[0]]) - 1:
             totals = below(devices, depth + 1)
         else:

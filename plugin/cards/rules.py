@@ -1,4 +1,4 @@
-"""Which rule of the config a card has, and what the rule wants of its functions while vfio has them."""
+"""The config's rule for a card, and the settings that it wants of the card's functions while vfio has them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ def fitting(host: Host, card: Card, config: Config) -> tuple[Rule, Function] | N
 
 
 def cards_by_rules(host: Host, config: Config) -> tuple[Card, ...]:
-    """Return the host's cards, ascending, as the config has them: a part of a card with IOMMU groups of its own is a
-    card by itself if a rule fits it that is not the GPU's."""
+    """Return the host's cards, ascending, as the config divides them: a part of a card with IOMMU groups of its own is
+    a card by itself if another rule than the GPU's fits it."""
     cards = (card for whole in cards_of(host) for card in _apart(host, whole, config))
     return tuple(sorted(cards, key=lambda card: card[0].address))
 
@@ -46,7 +46,7 @@ def is_left_to_the_node(host: Host, card: Card, lead: Function, config: Config) 
 
 @dataclass(frozen=True, slots=True)
 class VFIOSettings:
-    """What of a function is to be otherwise while vfio has it; None for as it is."""
+    """Settings of a function while vfio has it; None leaves a setting as it is."""
 
     reset_methods: tuple[str, ...] | None = None
     d3cold_allowed: bool | None = None
@@ -57,7 +57,8 @@ NOTHING = VFIOSettings()
 
 
 def wanted_settings(host: Host, card: Card, config: Config) -> Mapping[PCIAddress, VFIOSettings]:
-    """Return what the card's rules want of its functions, and which reset of a lead; empty if they want nothing."""
+    """Return the settings that the card's rules want of its functions (resets only of a lead); empty if they want
+    none."""
     return {
         address: settings
         for one in _apart(host, card, config)

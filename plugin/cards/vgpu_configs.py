@@ -1,4 +1,4 @@
-"""NVIDIA's config of its vgpu-device-manager, read as it is: the key `config.yaml` of the ConfigMap
+"""Reads the config of NVIDIA's vgpu-device-manager: the key `config.yaml` of the ConfigMap
 `default-vgpu-devices-config`.
 
     version: v1
@@ -30,8 +30,8 @@ _FORM = "expected vgpu-configs as vgpu-device-manager reads them"
 
 
 def rules_of(path: Path, name: str, host: Host) -> tuple[VGPURule, ...]:
-    """Return the rules of the configuration with this name for the cards of `host`; UserError for a file that is none,
-    has no such configuration, or asks two things of one card."""
+    """Return the rules of the configuration `name` for the cards of `host`; UserError for a file that is no such
+    config, lacks this configuration, or asks two things of one card."""
     configs = _configs(path)
     if name not in configs:
         raise UserError(path, f"has no configuration {name!r}", f"expected one of {summary(map(str, configs), 20)}")

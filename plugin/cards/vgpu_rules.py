@@ -1,4 +1,4 @@
-"""What the admin wants a card to be cut into: the part `vgpus` of the config.
+"""The admin's rules for cutting cards: the part `vgpus` of the config.
 
 vgpus:                              # in order: the first rule that fits a card counts for it
 - device: "10de:26b9"               # vendor, device, subsystem, address: all that a rule has must fit

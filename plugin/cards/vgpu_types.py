@@ -2,12 +2,12 @@
 (sharedCounters and consumesCounters of a ResourceSlice, KEP-4815): what a set of vGPUs consumes fits in the counters if
 and only if the card's driver makes that set.
 
-NVIDIA's driver makes vGPUs of one size only on a card, unless the card was told to mix sizes. One counter of 1 cannot
-say so, since it would be for the first vGPU of a size alone and not for each. So all vGPUs but those of one size have a
-counter each that they consume whole, and that a vGPU of another size consumes one of.
+On one card NVIDIA's driver makes only vGPUs of one size, unless the card is in the mode of mixed sizes. One counter of
+1 cannot express this: the first vGPU would consume it, and no other of its size could. So each vGPU has its own
+counter, except those of one size. It consumes its counter whole, and a vGPU of any other size consumes 1 of it.
 
-MIG-backed vGPUs are made of GPU instances, which the admin has made: those of one instance do not keep vGPUs of other
-sizes from being made of others.
+MIG-backed vGPUs are made of GPU instances, which the admin has made: vGPUs of one instance do not keep vGPUs of other
+sizes from being made of other instances.
 """
 
 import re
@@ -29,8 +29,8 @@ COUNTERS_IN_A_SET, SETS_OF_A_CARD = 32, 2
 
 @dataclass(frozen=True, slots=True)
 class SharedCounters:
-    """What is left of each of a card's counters for claims, and how much of which each vGPU consumes, by its type's
-    name and its number from 0."""
+    """How much of each counter of a card is left for claims, and how much each vGPU consumes of which counters, by its
+    type's name and its number from 0."""
 
     left: Mapping[str, int]
     consumed: Mapping[tuple[str, int], Mapping[str, int]]
@@ -39,10 +39,10 @@ class SharedCounters:
 def sharing(
     types: Mapping[str, int], *, mixed_sizes: bool, memory: int, functions: int, others: Sequence[str] = ()
 ) -> SharedCounters:
-    """Return the counters of a card with so much `memory` (gigabytes) and so many virtual `functions`, which has at
-    most so many vGPUs of each of the `types` at once, by names that size_of knows; types of one size have together as
-    many as the one of them with the most. `others` are the types of vGPUs that are there and that no claim accounts
-    for; empty for an unknown one. MIG-backed types are alone, and those of one kind of instance are of one size."""
+    """Return the counters of a card with its `memory` (gigabytes) and number of virtual `functions`. `types` has the
+    most vGPUs of each type at once, by names that size_of knows; types of one size share the largest number among them.
+    `others` are the types of existing vGPUs that no claim accounts for; an empty name for an unknown type. MIG-backed
+    types do not mix with other types, and those of one kind of instance are of one size."""
     if any(map(instance_of, types)):
         return _of_instances(types, functions, others)
     if mixed_sizes:

@@ -16,7 +16,7 @@ LONGEST_ADDRESS = 256
 
 
 class Code(IntEnum):
-    """What the library answers."""
+    """The return codes of the library."""
 
     SUCCESS = 0
     BADPARAM = -1
@@ -130,5 +130,5 @@ class UnsupportedList(Structure):
 
 
 def versioned(kind: type[Structure], number: int) -> Structure:
-    """Return a structure that is zero but for its version: its size, and the number in the highest byte."""
+    """Return a structure of zeros with a version: the structure's size, and `number` in the highest byte."""
     return kind(sizeof(kind) | number << 24)

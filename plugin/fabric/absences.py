@@ -15,15 +15,15 @@ _LISTED_WITHIN = 60.0
 
 @dataclass(slots=True)
 class Absences:
-    """Since when pods are missing. `own_pod` is this plugin's pod, `namespace/name`: a list without it lacks other pods
-    too. No pod has to be missing for longer than `at_most` seconds."""
+    """The times since which pods are missing. `own_pod` is this plugin's pod, `namespace/name`: a list without it may
+    lack other pods too. A pod that is missing for `at_most` seconds counts as gone."""
 
     own_pod: str | None
     at_most: float
     since: dict[Activation, float] = field(default_factory=dict)
 
     def is_missing(self, activation: Activation, listed: KubeletList) -> bool:
-        """Whether the list has all pods, but not the pod that the partition was activated for."""
+        """Whether the list is complete and lacks the pod that the partition was activated for."""
         is_whole = self.own_pod is None or self.own_pod in listed.pods
         return is_whole and holder(activation, listed) is None
 
@@ -36,7 +36,7 @@ class Absences:
 
 
 def holder(activation: Activation, listed: KubeletList) -> str | None:
-    """Return the pod that has a device of the partition, and may be the pod that it was activated for."""
+    """Return the pod that has a device of the partition: the one that it was activated for, if known."""
     pods = sorted({each.pod for each in listed.assignments if each.device_id in activation.devices})
     if activation.pod is None:
         return pods[0] if pods else None

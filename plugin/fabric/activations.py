@@ -1,4 +1,4 @@
-"""The partitions that this plugin has had activated, and their owners, in a file that outlives plugin and manager.
+"""The partitions that were activated for this plugin, and their owners, in a file that outlives plugin and manager.
 
     {"activations": [{"partition": 3, "modules": [1, 3], "devices": ["0000:07:00.0", "0000:47:00.0"],
                       "pod": "default/vm", "claim": null, "is_active": true}], "others": [9]}
@@ -59,7 +59,7 @@ class Owners:
         return next((each for each in self.activations if each.partition == partition), None)
 
     def with_activation(self, activation: Activation) -> "Owners":
-        """Return the owners with this activation in place of that of the same partition."""
+        """Return the owners with this activation instead of the partition's former one."""
         return replace(self, activations=tuple(sorted((*self.without(activation.partition).activations, activation))))
 
     def without(self, partition: int) -> "Owners":
@@ -67,7 +67,7 @@ class Owners:
 
 
 def owners_file(state: Path) -> StateFile[Owners]:
-    """Return the file of the owners. One that cannot be read is not an empty one: guests may have its partitions."""
+    """Return the file of the owners. An unreadable file does not count as empty: guests may have its partitions."""
     return StateFile(
         path=state / "partitions.json",
         of=json_of(Owners),
@@ -77,7 +77,7 @@ def owners_file(state: Path) -> StateFile[Owners]:
 
 
 def locked(state: Path, within: float) -> AbstractAsyncContextManager[int]:
-    """Keep every other plugin of this node out, also the old one in a rolling update, and give the lock's descriptor;
-    Refusal if another keeps the lock for so many seconds."""
+    """Keep out every other plugin of this node, also the old one in a rolling update, and give the lock's descriptor;
+    Refusal if another plugin keeps the lock for `within` seconds."""
     fix = "try again, and see in its log what the other one waits for"
     return locked_within(within, state / "partitions.lock", fix)

@@ -1,4 +1,4 @@
-"""Chooses sets of cards that are partitions for containers, and says what is wrong with a set that is none."""
+"""Chooses sets of cards that are partitions for containers, and says why another set is no partition."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,8 +53,8 @@ class Board:
         return gpus(device, self.ids)
 
     def variables(self, partition: Partition | None) -> Mapping[str, str]:
-        """Return the variables that tell a container that its GPUs are this partition, and if they are several, the
-        version of the Fabric Manager, which the guest's driver has to have; none for None."""
+        """Return the variables that tell a container that its GPUs are this partition; for several GPUs also the
+        version of the Fabric Manager, which the guest's driver must have. Empty for None."""
         if partition is None:
             return {}
         variables = {partition_variable(partition.id): encode(self.addresses(partition.modules).values())}
@@ -77,7 +77,7 @@ class Board:
         return frozenset(known[gpu.address] for gpu in self.gpus(device) if gpu.address in known)
 
     def partition(self, devices: Sequence[Device]) -> Partition | None:
-        """Return the partition that is exactly the GPUs of these devices; None if they need none.
+        """Return the partition that is exactly the GPUs of these devices; None if they need no partition.
 
         Refusal if they are no partition, or a module ID is not known. Without a partition some of several GPUs have no
         NVLink to each other, and CUDA may fail or hang in the guest.
@@ -108,11 +108,11 @@ class Board:
         size: int,
         taken: frozenset[int],
     ) -> tuple[str, ...] | None:
-        """Return the IDs of `size` available devices that are one partition, in the order of their addresses, with all
-        that `must_include` has; None if there is no such partition.
+        """Return the IDs of `size` available devices that are one partition, in the order of their addresses, including
+        all of `must_include`; None if there is no such partition.
 
-        `taken` are modules of active partitions that stay. The best of several partitions leaves the most of the
-        largest partitions whole, then the most of the next size; then the lower addresses decide.
+        `taken` are the modules of active partitions that stay active. The best partition leaves the most of the largest
+        partitions whole, then the most of the next size; then the lower addresses decide.
         """
         free = {device.id: self.modules(device) for device in available if not self.is_unknown(device)}
         free = {device_id: modules for device_id, modules in free.items() if modules and not modules & taken}
@@ -132,7 +132,7 @@ class Board:
         return None if best is None else best[1]
 
     def _count(self, length: int, free: frozenset[int]) -> int:
-        """Return how many partitions of that length are wholly free."""
+        """Return how many partitions of `length` GPUs are wholly free."""
         return sum(len(each.modules) == length and free.issuperset(each.modules) for each in self.table.partitions)
 
     def _nearest(self, modules: frozenset[int]) -> list[Partition]:
@@ -146,13 +146,13 @@ class Board:
         return ", ".join(str(addresses.get(module, f"module {module}")) for module in partition.modules)
 
     def attributes(self, device: Device) -> Mapping[str, int | str]:
-        """Return what a DRA driver publishes of a device: `moduleID`, `fabricManagerVersion` if that is known, and
-        `partitionN`, the ID of the partition of N GPUs that it is in. `moduleID` alone, and 0, for a device that is for
-        guests of one device only, since its module is not known or it has several.
+        """Return the attributes that a DRA driver publishes of a device: `moduleID`, `fabricManagerVersion` if known,
+        and `partitionN`, the ID of the partition of N GPUs that has the device. If the device's module is unknown, or
+        it has several, it is for guests with one device only: `moduleID` alone, and 0.
 
-        With matchAttribute partitionN, N devices are that partition. Where GPUs are in several partitions of a size, as
-        on boards of sixteen, the first of these that do not overlap are `partitionN`, and each other one has an
-        attribute of its own, `partitionN_ID`.
+        N devices with one value of partitionN (matchAttribute) are that partition. Where GPUs are in several partitions
+        of a size, as on boards of sixteen, the first that do not overlap are `partitionN`, and each other partition has
+        its own attribute, `partitionN_ID`.
         """
         modules = self.modules(device)
         if self.is_unknown(device) or len(modules) > 1:
@@ -178,10 +178,12 @@ class Board:
         return frozenset(each.id for each in apart)
 
     def order(self, device: Device, free: frozenset[int]) -> tuple[tuple[int, str], ...]:
-        """Return a sort key of devices: whoever takes the first that are one partition takes what `preferred` does.
+        """Return a sort key of devices: the first devices in this order that are one partition are those that
+        `preferred` takes.
 
-        For each size of partitions, the largest first, it has how many with the device are wholly `free`, and the
-        lowest address of these. So devices come first that break nothing, and those of one partition side by side.
+        For each size of partitions, the largest first, the key has how many wholly `free` partitions include the
+        device, and their lowest address. So devices that break no partition come first, and devices of one partition
+        side by side.
         """
         modules = self.modules(device)
         lowest: dict[int, list[str]] = {len(each.modules): [] for each in self.table.partitions}

@@ -1,4 +1,4 @@
-"""Asks the Fabric Manager: a process for each question (plugin.fabric.library), ended if it takes too long."""
+"""Asks the Fabric Manager: each question has a process (plugin.fabric.library), which is ended if it takes too long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class NoLibrary(Refusal):
 
 
 class Unanswered(Refusal):
-    """The manager did not answer in time, and may still do what it was asked."""
+    """The manager did not answer in time, and may still carry out the request."""
 
 
 class ManagerError(Refusal):

@@ -1,7 +1,7 @@
 """Calls of libnvfm, for a process that does nothing else: each call may block for ever.
 
-Each question has a connection of its own: one that is kept ends with the manager, and says so only at its next use. The
-process ends with its answer; plugin.fabric.fabric_manager ends a process that does not answer.
+Each question has its own connection: a kept connection would end with the manager, and show that only at its next use.
+The process ends with its answer; plugin.fabric.fabric_manager ends a process that does not answer.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ class Library:
         self._call("fmLibInit")
 
     def connect(self, kind: int, address: str) -> None:
-        """Connect to the manager: with the newer parameters, or the older ones if it does not know those."""
+        """Connect to the manager with the newer parameters, or the older ones if it does not know the newer."""
         newer = abi.versioned(abi.ConnectParams, 2)
         older = abi.versioned(abi.ConnectParamsV1, 1)
         for params in (newer, older):
@@ -86,7 +86,7 @@ class Library:
         return Table(tuple(rows), *self._broken())
 
     def _broken(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Return the devices and the partitions that do not work. Managers of newer boards know neither question."""
+        """Return the broken devices and partitions; none from managers of newer boards, which do not tell them."""
         devices, unsupported = abi.versioned(abi.FailedDevices, 1), abi.versioned(abi.UnsupportedList, 1)
         try:
             self._call("fmGetNvlinkFailedDevices", self._handle, byref(devices))
@@ -134,15 +134,15 @@ _ARGUMENTS: dict[str, list[Any]] = {
 
 
 def _first(name: str, count: int, items: Any) -> list[Any]:
-    """Return so many of the items; FabricError, in the name of the field that counts them, if there are not so many."""
+    """Return the first `count` items; FabricError, naming the field `name` that counts them, if there are fewer."""
     if count > len(items):
         raise FabricError(name, Code.GENERIC_ERROR)
     return list(items)[:count]
 
 
 def answer(name: str, kind: int, address: str, operation: str, arguments: Sequence[Any]) -> Any:
-    """Connect with the library of that name, and return what this method of Library returns; NoLibraryError and
-    FabricError."""
+    """Connect with the library `name`, and return the result of Library's method `operation`; NoLibraryError or
+    FabricError if that fails."""
     library = Library(name)
     try:
         library.connect(kind, address)

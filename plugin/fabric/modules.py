@@ -2,7 +2,7 @@
 
 From H100 on the manager tells neither address nor UUID, and bus numbers have another order on each server model. Only
 the nvidia driver knows the module ID of an address, and only until vfio has the card. So an ID comes from the config,
-from a file that the config names, or from what `gpu-plugin bind` read before it took the cards.
+from a file that the config names, or from `gpu-plugin bind`, which reads it before it takes the card.
 """
 
 import re
@@ -33,7 +33,7 @@ class ModuleIDs:
 
 
 def read_nvidia_smi(text: str) -> Mapping[PCIAddress, int]:
-    """Return the module IDs that `nvidia-smi -q` has printed; a GPU without one is absent."""
+    """Return the module IDs in the output of `nvidia-smi -q`; a GPU without one is absent."""
     ids: dict[PCIAddress, int] = {}
     gpu: PCIAddress | None = None
     for line in text.splitlines():
@@ -62,7 +62,7 @@ def ask_nvidia_smi(command: Sequence[str], within: float) -> Mapping[PCIAddress,
 
 
 def keep(state: Path, ids: Mapping[PCIAddress, int]) -> None:
-    """Add these IDs to the kept ones; Refusal if the file cannot be read or written.
+    """Add these IDs to the file of kept IDs; Refusal if the file cannot be read or written.
 
     A kept ID goes if its address or its module is among the new ones: cards were moved.
     """
@@ -76,7 +76,7 @@ def keep(state: Path, ids: Mapping[PCIAddress, int]) -> None:
 
 
 def read_module_ids(fabric: Fabric, state: Path) -> ModuleIDs:
-    """Return the known module IDs: by the config, else by the file that it names, else as they were kept.
+    """Return the known module IDs: from the config, else from the file that it names, else the kept ones.
 
     A source that cannot be read is a fault. So are two GPUs with one module ID: both IDs are unknown then.
     """
@@ -115,8 +115,8 @@ def _file(path: Path, place: str) -> StateFile[Mapping[str, int]]:
 
 
 def _read(text: bytes) -> Mapping[str, int]:
-    """Return the module IDs by address of a JSON object, in which they are numbers or text, or of what nvidia-smi -q
-    has printed; ValueError if it is neither."""
+    """Return the module IDs by address from a JSON object, whose values are numbers or text, or from the output of
+    nvidia-smi -q; ValueError for any other text."""
     ids: Mapping[PCIAddress, int]
     if text.lstrip().startswith(b"{"):
         document = json_of(dict[str, int | str])(text)

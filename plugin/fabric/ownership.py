@@ -1,7 +1,7 @@
-"""Has partitions activated for the pods and claims that get their cards, and deactivated when those are gone.
+"""Activates partitions for the pods and claims that get their cards, and deactivates them when the owners are gone.
 
-Whatever happens to this process, the manager or the kubelet: no partition is ever active for two owners, none is
-deactivated under a running guest, and none stays active for long after its guest. docs/fabric.md has the rules.
+Even if this process, the manager or the kubelet fails, no partition is active for two owners, none is deactivated under
+a running guest, and none stays active for long after its guest. docs/fabric.md has the rules.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ _GIVE_BACK_EVERY = 15.0  # seconds between looks, where the manager ends if it h
 class Partitions:
     """The partitions of this node; lives in one event loop.
 
-    `settings` and `inventory` return what is in force now, `listed` asks the kubelet; `own_pod` is as in Absences.
-    `every` is the seconds between two reconciles. `tell` gets what is known of the partitions, and by device ID why
-    NVLinks do not work. `manager` asks one under a lock, `file` has
-    the owners, and `now` is the time in seconds.
+    `settings` and `inventory` return the current values, `listed` asks the kubelet; `own_pod` is as in Absences.
+    `every` is the seconds between two reconciles. `tell` gets the status of the partitions, and by device ID why
+    NVLinks do not work. `manager` returns a manager to be asked under a lock, `file` has the owners, and `now` returns
+    the time in seconds.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Partitions:
 
     @property
     def next_reconcile(self) -> float:
-        """The seconds until then."""
+        """The seconds until the next reconcile."""
         settings = self._settings()
         is_soon = settings is not None and (settings.resume or self.sight.is_awaited)
         soon = _GIVE_BACK_EVERY if is_soon else self._every
         return min(self._every, soon, GONE_AFTER if self._absences.since else self._every)
 
     def preferred(self, available: Sequence[Device], must_include: Sequence[str], size: int) -> tuple[str, ...] | None:
-        """Return the IDs of the devices that are the best free partition, as Board.preferred; None without one."""
+        """Return the IDs of the devices that are the best free partition, as Board.preferred does; None without one."""
         if self._settings() is None or self.sight.board is None:
             return None
         others = (module for each in self.sight.others for module in each.modules)
@@ -100,7 +100,7 @@ class Partitions:
         return self.sight.board.preferred(available, must_include, size, frozenset({*others, *claimed}))
 
     def claims(self) -> frozenset[str]:
-        """Return the claims that own partitions; none if the file cannot be read: they keep what they have."""
+        """Return the claims that own partitions; none if the file cannot be read: then claims keep their partitions."""
         try:
             owners = None if self._settings() is None else self._file.read()
         except Broken:
@@ -110,8 +110,8 @@ class Partitions:
     async def acquire(
         self, sets: Sequence[Sequence[Device]], claim: str | None = None
     ) -> tuple[Mapping[str, str], ...]:
-        """Have the partition of each set of devices activated, all or none, for a claim or for a pod that is not known
-        yet. Return the variables for the container of each set. Nothing is done if the claim has them already.
+        """Activate the partition of each set of devices, all or none, for `claim` or for a pod that is not known yet.
+        Return the variables for the container of each set. Do nothing if the claim has the partitions already.
 
         Refusal if a set is no partition, if another owner has it, or if the manager does not activate it: a guest that
         starts without its NVLinks is worse than a guest that does not start.
@@ -126,9 +126,8 @@ class Partitions:
         return await self._to_its_end(self._acquire(settings, sets, claim))
 
     async def release(self, claim: str, device_ids: Iterable[str] | None = None) -> None:
-        """Have the partitions of a claim deactivated, which no guest uses any more; nothing is done if it has none.
-        `device_ids` are all devices of the claim, None if unknown. Refusal if the manager does not deactivate one, or
-        may still be activating it."""
+        """Deactivate the partitions of a claim, if any; no guest uses them any more. `device_ids` are all devices of
+        the claim, None if unknown. Refusal if the manager does not deactivate one, or may still be activating it."""
         settings = self._settings()
         if settings is None:
             return
@@ -138,8 +137,8 @@ class Partitions:
             await self._to_its_end(self._release(settings, claim))
 
     async def reconcile(self) -> None:
-        """Look at the active partitions, activate those again that the manager has lost, and deactivate those of pods
-        that are gone. A failure is logged once."""
+        """Activate the partitions again that the manager has lost, and deactivate those of pods that are gone. Log each
+        failure once."""
         settings = self._settings()
         if settings is None:
             return
@@ -168,7 +167,7 @@ class Partitions:
 
     @asynccontextmanager
     async def _alone(self, settings: Fabric) -> AsyncIterator[Manager]:
-        """Keep every other change out, of this plugin and of another, and give the manager to ask."""
+        """Keep out other changes, by this plugin or another one, and yield the manager."""
         async with self._mine, locked(self._state, _LOCK_WITHIN) as lock:
             try:
                 yield self._manager(settings, lock)
@@ -198,8 +197,8 @@ class Partitions:
             return tuple(variables)
 
     async def _give(self, manager: Manager, partition: Partition, devices: Sequence[Device], claim: str | None) -> bool:
-        """Activate a partition; return False if the claim had it before. The lock is held, and the last look is of this
-        moment."""
+        """Activate a partition; return False if the claim had it before. Call this with the lock held, right after a
+        look."""
         subject = f"partition {partition.id}"
         ids = tuple(sorted(device.id for device in devices))
         mine = self.sight.owners.of(partition.id)
@@ -245,10 +244,10 @@ class Partitions:
                 raise
 
     async def _require_gone(self, other: Activation, claim: str | None) -> None:
-        """Refuse, unless the owner of a partition is known to be gone.
+        """Raise Refusal unless the owner of a partition is known to be gone.
 
-        The kubelet allocates a device again only when the pod that had it has ended, and its list has to say so too.
-        The end of a claim is known only by its release; a claim is not told which pods have ended.
+        The kubelet allocates a device again only when its former pod has ended, and the kubelet's list has to lack that
+        pod too. A claim's end is known only by its release, and for a claim it is not known which pods have ended.
         """
         by_list = other.claim is None and claim is None
         if not (by_list and self._absences.is_missing(other, await self._listed())):
@@ -259,7 +258,7 @@ class Partitions:
             raise Refusal("the partition", wrong, "try again in a minute")
 
     def _require_answered(self, partition_id: int) -> None:
-        """Refuse if the manager may still be activating a partition: without an entry it would have no owner then."""
+        """Raise Refusal if the manager may still be activating a partition: without an entry it would have no owner."""
         if not self._is_active(partition_id) and self._may_still_be_activating(partition_id, self._every):
             wrong = "may still be activated: the Fabric Manager was asked to, and did not answer"
             raise Refusal(f"partition {partition_id}", wrong, "it is tried again")
@@ -269,7 +268,7 @@ class Partitions:
         return asked is not None and self._now() - asked < min(at_most, _STILL_COMING)
 
     async def _take_back(self, manager: Manager, partition_id: int) -> None:
-        """Deactivate a partition of ours, which has no owner then; Refusal if the manager does not deactivate it."""
+        """Deactivate a partition of ours and remove its owner; Refusal if the manager does not deactivate it."""
         written = self.sight.owners.of(partition_id)
         partition = None if self.sight.board is None else self.sight.board.table.by_id(partition_id)
         if written is None:
@@ -311,7 +310,7 @@ class Partitions:
             self._tell(troubles)
 
     async def _sweep(self, manager: Manager, listed: KubeletList) -> None:
-        """Write down which pods have which partitions, and deactivate those of pods that are gone."""
+        """Record which pods have which partitions, and deactivate the partitions of pods that are gone."""
         pods = [each for each in self.sight.owners.activations if each.claim is None]
         for each in pods:
             if each.pod is None and (pod := holder(each, listed)) is not None:
@@ -321,8 +320,8 @@ class Partitions:
                 await self._take_back(manager, each.partition)
 
     async def _look(self, settings: Fabric, manager: Manager) -> Board | None:
-        """Read the table, and activate again what the manager has lost. None if this node has no partitions; Refusal
-        if it had some before, and the manager does not answer."""
+        """Read the table, and activate again the partitions that the manager has lost. Return None if this node has no
+        partitions; Refusal if it had some before, and the manager does not answer."""
         owners = self._file.read()
         try:
             table = await self._table(settings, manager, owners or Owners())
@@ -347,8 +346,8 @@ class Partitions:
         return self.sight.board
 
     async def _table(self, settings: Fabric, manager: Manager, owners: Owners) -> Table:
-        """Ask for the table, repeatedly if the manager has just been started; give it its active partitions back if it
-        waits for them."""
+        """Ask for the table, repeatedly if the manager has just been started; tell it the active ones if it waits for
+        that."""
         active = sorted({*(each.partition for each in owners.activations if each.is_active), *owners.others})
         for _ in range(_TRIES - 1):
             try:
@@ -403,7 +402,7 @@ class Partitions:
         self.sight = replace(self.sight, owners=owners)
 
     def _tell(self, troubles: set[str]) -> None:
-        """Log what is wrong now and was not at the last look."""
+        """Log the troubles that were not there at the last look."""
         for trouble in sorted(troubles - self._logged):
             _log.warning("%s", trouble)
         self._logged = frozenset(troubles)

@@ -18,7 +18,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All partitions that the manager can activate, and what is broken.
+    """All partitions that the manager can activate, and broken GPUs, switches and partitions.
 
     `failed` names GPUs and switches with broken NVLinks; `unsupported` are the IDs of partitions that the manager took
     off the table for that. Both are always empty from H100 on, where the manager does not tell of broken links.
@@ -38,7 +38,7 @@ class Table:
         return tuple(each for each in self.partitions if each.is_active)
 
     def with_state(self, partition_id: int, *, is_active: bool) -> "Table":
-        """Return the table with a partition that has become active, or inactive."""
+        """Return the table with one partition marked active or inactive."""
         partitions = (
             replace(each, is_active=is_active) if each.id == partition_id else each for each in self.partitions
         )
@@ -48,5 +48,6 @@ class Table:
         return next((each for each in self.partitions if each.id == partition_id), None)
 
     def by_modules(self, modules: Iterable[int]) -> Partition | None:
-        """Return the partition of exactly these GPUs: its ID does not tell, since boards number them differently."""
+        """Return the partition of exactly these GPUs; None if there is none. IDs do not show the GPUs: boards number
+        partitions differently."""
         return next((each for each in self.partitions if each.modules == tuple(sorted(modules))), None)

@@ -1,4 +1,4 @@
-"""All that is known of the partitions at one moment, and how it is shown."""
+"""The status of the partitions at one moment, and its text, table and JSON."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ from program.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class FabricStatus:
-    """What is known of the partitions at one moment. `board` is None if the manager gave no table; `trouble` says
-    why. `is_awaited`: no table yet, on a node that gives out no GPUs without one. `lacks_owners`: our file cannot be
-    read, so nobody knows who has which partition."""
+    """The status of the partitions at one moment. `board` is None if the manager gave no table; `trouble` says why.
+    `is_awaited`: there is no table yet, and the node gives out no GPUs without one. `lacks_owners`: our file cannot be
+    read, so the owners of partitions are unknown."""
 
     board: Board | None = None
     owners: Owners = field(default_factory=Owners)
@@ -33,19 +33,19 @@ class FabricStatus:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it is not known who has which partition."""
+        """Whether the owners of partitions are unknown."""
         return self.is_awaited or self.lacks_owners
 
     @property
     def others(self) -> tuple[Partition, ...]:
-        """The partitions that are active, and whose owner is not known."""
+        """The active partitions whose owner is not known."""
         active = () if self.board is None else self.board.table.active
         return tuple(each for each in active if self.owners.of(each.id) is None)
 
 
 def serves_without(error: Refusal, owners: Owners | None) -> bool:
-    """Whether cards are served without partitions where the manager gave `error` and no table: it cannot have any here,
-    or it is away on a node that never had any (no `owners`). Else the cards wait for it."""
+    """Whether cards are served without partitions after the manager gave `error` instead of a table: it supports none
+    here, or it is away and the node never had any (no `owners`). Otherwise the cards wait for the manager."""
     if not isinstance(error, NoLibrary | ManagerError):
         return False
     code = error.code if isinstance(error, ManagerError) else None
@@ -65,7 +65,7 @@ def state(sight: FabricStatus, partition: Partition) -> str:
 
 
 def unknown(sight: FabricStatus, inventory: Inventory) -> tuple[Device, ...]:
-    """Return the devices that may be on the board, and whose module IDs are not known."""
+    """Return the devices that may be on the board but have no known module ID."""
     board = sight.board
     return () if board is None else tuple(each for each in inventory.devices if board.is_unknown(each))
 
@@ -87,7 +87,7 @@ def places(sight: FabricStatus | None, inventory: Inventory) -> Mapping[str, str
 
 
 def rows(sight: FabricStatus) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a table of the partitions, its heads first; nothing without a board."""
+    """Yield the rows of a table of partitions, the headings first; nothing without a board."""
     if sight.board is None:
         return
     yield ("PARTITION", "MODULES", "STATE", "CARDS")
@@ -108,7 +108,7 @@ def notes(sight: FabricStatus, inventory: Inventory) -> Iterator[str]:
 
 
 def as_json(sight: FabricStatus, inventory: Inventory) -> dict[str, Any]:
-    """Return the same for programs; its keys stay."""
+    """Return the partitions and their faults as JSON for programs; its keys are stable."""
     board = sight.board
     return {
         "trouble": None if sight.trouble is None else sight.trouble.as_json(),

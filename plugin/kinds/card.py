@@ -1,5 +1,5 @@
-"""A whole card, which vfio gets with all its functions, and gives back to the drivers that they had: decided before the
-first write, or refused."""
+"""A whole card: all its functions move to vfio, and back to their former drivers. Each move is decided before the first
+write, or refused."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ Decide = Callable[[Survey, tuple[Card, ...]], "Plan"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A change of a function's file `name`, d3cold_allowed or reset_method: the line in it before, and after."""
+    """A change of a function's file `name` (d3cold_allowed or reset_method): its line before and after."""
 
     name: str
     before: str
@@ -64,7 +64,7 @@ class Setting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move(NodeChange):
     """The move of a function from one driver to another. `target` is None if the kernel is to choose. `former` is
-    remembered while vfio has the function; None for a move back. `known` is what is remembered until now. `settings`
+    remembered while vfio has the function; None for a move back. `known` is the entry remembered so far. `settings`
     change with the driver, so that they are in force whenever vfio has the function: a function that vfio takes may
     lose its power at once."""
 
@@ -129,7 +129,7 @@ class Move(NodeChange):
 
 @dataclass(frozen=True, slots=True)
 class _MoveBack(NodeChange):
-    """A move is undone, however far it came."""
+    """The undoing of a move, however far it came."""
 
     move: Move
 
@@ -188,7 +188,7 @@ class Plan:
 
 
 class NotRebound(Refusal):
-    """Why cards are not bound or given back; `reasons` has it by a function of each."""
+    """Cards cannot be bound or given back; `reasons` has the reason by a function of each card."""
 
     def __init__(
         self, subject: object, wrong: str, fix: str, *more: Problem, reasons: Mapping[PCIAddress, Problem] | None = None
@@ -229,7 +229,8 @@ def _is_offered(host: Host, card: Card, config: Config) -> bool:
 
 
 def plan_bind(survey: Survey, cards: Iterable[Card], *, config: Config = _AS_IT_IS, skip: bool = False) -> Plan:
-    """Plan to bind to vfio every function of these cards that is not there already, with what the config wants of it.
+    """Plan to bind to vfio every function of these cards that is not there already, with the settings that the config
+    wants.
 
     Refusal, naming every card that cannot be bound with its reason. With `skip` the node's own cards (its console, its
     disk, cards in one group with those) are skipped instead. A card that could be bound once its users let go of it, or
@@ -290,7 +291,7 @@ def _problem(subject: str, reason: Hindrance) -> Problem:
 
 
 def _in_order(card: Iterable[Function]) -> list[Function]:
-    """Sort the highest function first and the GPU last, after which the least can fail."""
+    """Sort the highest function first and the GPU last: then the least can fail after the GPU's move."""
     return sorted(card, key=lambda function: (is_gpu(function), -function.address.function))
 
 
@@ -316,7 +317,7 @@ def _to_vfio(survey: Survey, function: Function, wanted: VFIOSettings) -> Move:
 
 
 def _settings(survey: Survey, function: Function, wanted: VFIOSettings, kept: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield what has to be changed. `kept` is what was there before an earlier change."""
+    """Yield the settings that have to change. `kept` are the lines from before an earlier change."""
     details = survey.details[function.address]
     if wanted.d3cold_allowed is not None and details.d3cold_allowed not in (None, wanted.d3cold_allowed):
         name = "d3cold_allowed"
@@ -358,9 +359,9 @@ def _former_settings(survey: Survey, function: Function) -> Iterator[Setting]:
 def refusals(
     sys: Path, devices: Mapping[str, Sequence[PCIAddress]], config: Config, *, roots: Roots
 ) -> Mapping[str, Hindrance | None]:
-    """Return why each device (its functions, by any name) cannot be bound to vfio now, None if it can: the reason of
-    `bind` for it alone, by the config and without errors of the state file. For Reader.ask; Refusal if the node cannot
-    be read."""
+    """Return why each device (its functions, by any name) cannot be bound to vfio now, None if it can: the reason that
+    `bind` would give for it alone, by the config, ignoring errors of the state file. For Reader.ask; Refusal if the
+    node cannot be read."""
     host = read_host(sys)
     try:
         with read_or_refused(roots.sys):
@@ -406,7 +407,7 @@ def rebind(
 
 
 def planned(roots: Roots, choose: Choose, decide: Decide, ask_users: AskUsers) -> tuple[Plan, Survey]:
-    """Return the plan for the chosen cards, and what it was made from."""
+    """Return the plan for the chosen cards, and the survey that it was made from."""
     host, _ = ask(read_host, roots.sys)
     cards, users = choose(host), ask_users(host)
     # Details and parts of a function take its driver's lock.
@@ -415,8 +416,8 @@ def planned(roots: Roots, choose: Choose, decide: Decide, ask_users: AskUsers) -
 
 
 def move(node: NodeIO, plan: Plan) -> None:
-    """Do the plan's moves; NotRebound if one fails, with what could not be undone: that stays remembered, so that
-    unbind can give it back."""
+    """Do the plan's moves; NotRebound if one fails, naming moves that could not be undone: these stay remembered, so
+    that unbind can undo them."""
     if plan.moves and (shortfall := carry_out(node, plan.moves, remember_first=True)) is not None:
         reason = shortfall.outcome("everything is as it was before")
         raise NotRebound(*reason, reasons={shortfall.change.device: reason})

@@ -1,4 +1,4 @@
-"""Cards that are cut, or could be: what they are cut into, who uses that, and what of it is ours."""
+"""Cards that are cut, or could be: their parts, the users of the parts, and the parts that gpu-plugin made."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,9 +28,9 @@ _NAMED = 3  # processes that have one file open
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The cards that were looked at, ascending; all of their functions and mediated devices
-    that are in use, by address or UUID, with who uses them; what is ours; names of types by number; the drivers of the
-    PCI bus. `unseen` says why users may be missing; None if none are."""
+    """The cards that were looked at, ascending; the users of their functions and mediated devices, by address or UUID;
+    the journal of what gpu-plugin made; names of types by number; the drivers of the PCI bus. `unseen` says why users
+    may be missing; None if none are."""
 
     cards: tuple[CutCard, ...]
     users: Mapping[str, str]
@@ -40,7 +40,7 @@ class Survey:
     unseen: Problem | None
 
     def all_used(self, by: str) -> "Survey":
-        """Return the survey with a user for every function and mediated device that has none."""
+        """Return the survey with the user `by` for every function and mediated device that has none."""
         functions = (str(function.address) for card in self.cards for function in card.functions)
         mdevs = (str(mdev.uuid) for card in self.cards for mdev in card.mdevs)
         return replace(self, users={**dict.fromkeys((*functions, *mdevs), by), **self.users})
@@ -53,8 +53,8 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class VGPU:
-    """A vGPU that is there: its type's name as people write it (empty if unknown), where it is, who uses it, and the
-    change that takes it away."""
+    """An existing vGPU: its type's name as people write it (empty if unknown), its address or UUID, whether gpu-plugin
+    made it, its user, and the change that removes it."""
 
     name: str
     where: PCIAddress | UUID
@@ -65,7 +65,7 @@ class VGPU:
 
 @dataclass(frozen=True, slots=True)
 class CardChange(NodeChange):
-    """A change of what a card is cut into."""
+    """A change of a card's parts."""
 
     card: PCIAddress
 
@@ -88,8 +88,8 @@ def look(
     *,
     every: bool = False,
 ) -> Survey:
-    """Look at the cards of rules and those of which something is ours, or at every card that is or could be cut;
-    Refusal if that fails. `ask_users` says who was given the host's devices."""
+    """Look at the cards that rules fit and those with parts that gpu-plugin made, or at every card that is or could be
+    cut; Refusal if that fails. `ask_users` says who was given the host's devices."""
     host = read_host(sys)
     journal = still_there(host, journal)
     with read_or_refused(sys):
@@ -109,8 +109,8 @@ def look(
 
 
 def still_there(host: Host, journal: Journal) -> Journal:
-    """Return the entries that exist: an ended call may have written what it had not made yet. A card that has no driver
-    is still ours: sriov-manage unbinds it."""
+    """Return the journal without entries of things that do not exist: an interrupted call writes them before it makes
+    the things. The entry of a card without a driver stays: sriov-manage unbinds the card."""
     now = {str(one.address): one.vgpu_type for one in host.functions.values()}
     cut = {str(one.physical_function) for one in host.functions.values()}
     cut |= {str(one.address) for one in host.functions.values() if one.driver is None}
@@ -149,8 +149,8 @@ def _users(sys: Path, cards: Iterable[CutCard], processes: Processes, users: Use
 
 
 def _numbers(sys: Path, entry: str, group: int | None) -> Iterator[DeviceNumber]:
-    """Yield the numbers of the device files by which a guest has a function or a mediated device open: VFIO's of the
-    group and of the device itself."""
+    """Yield the numbers of the device files through which a guest opens a function or a mediated device: VFIO's file of
+    the group and that of the device."""
     paths = [f"{entry}/vfio-dev/{name}/dev" for name in names(sys, f"{entry}/vfio-dev")]
     paths += [] if group is None else [f"class/vfio/{name}/dev" for name in (f"{group}", f"noiommu-{group}")]
     for path in paths:
@@ -174,5 +174,5 @@ def no_further(card: CutCard, name: str, can: Iterable[str]) -> Failed:
 
 
 def make_instance(card: PCIAddress) -> str:
-    """Return what to do where a MIG-backed type has no GPU instance."""
+    """Return the fix for a MIG-backed type that has no GPU instance."""
     return f"make one, of the type's profile in nvidia-smi vgpu -s -v: nvidia-smi mig -i {card} -cgi PROFILE -C"

@@ -1,8 +1,8 @@
 """The writes to sysfs that move a function from one driver to another.
 
 They use `driver_override` (kernel Documentation/ABI/testing/sysfs-bus-pci), which concerns one function; `new_id` also
-concerns functions that are plugged in later. A function's override is written before its driver is unbound, so that no
-other driver can take the function in between.
+concerns functions that are plugged in later. The override is written before the driver is unbound, so that no other
+driver can take the function in between.
 """
 
 from dataclasses import dataclass

@@ -33,8 +33,8 @@ def hindrance(survey: Survey, cards: Iterable[Card], config: Config) -> Hindranc
 def hindrances(
     survey: Survey, cards: Iterable[Card], config: Config
 ) -> tuple[dict[PCIAddress, Card], Reasons, Reasons]:
-    """Return, by first functions, the cards that vfio does not wholly have; which cards are the node's own, or share
-    their group with such, also of those that vfio has, and why; and why others cannot be bound at the moment."""
+    """Return three mappings by a card's first function: the cards that vfio does not wholly have; of all cards, why
+    some are the node's own or share a group with one of these; and why other cards cannot be bound at the moment."""
     cards = tuple(cards)
     every = {card[0].address: card for card in cards}
     left = {card[0].address: card for card in cards if any(not is_vfio_driver(function.driver) for function in card)}
@@ -59,8 +59,8 @@ def hindrances(
 
 
 def others_on_bus(host: Host, function: Function) -> list[str]:
-    """Return the other functions on a function's bus. With any, the kernel has no reset `bus` for one of them
-    (pci_parent_bus_reset in drivers/pci/pci.c)."""
+    """Return the other functions on a function's bus. If there are any, the kernel has no reset method `bus` for the
+    function (pci_parent_bus_reset in drivers/pci/pci.c)."""
     at = function.address
     return [str(other) for other in host.functions if (other.domain, other.bus) == (at.domain, at.bus) and other != at]
 
@@ -83,8 +83,8 @@ def _unsettable(survey: Survey, card: Card, config: Config) -> Hindrance | None:
 
 
 def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
-    """Return why the card is the node's own, or serves guests through its driver, or could not be given back to it
-    later; None if none of these."""
+    """Return why the card is the node's own, serves guests through its driver, or could not be given back to its driver
+    later; None otherwise."""
     if card[0].is_bridge:
         return Hindrance("it is a PCI bridge, which no guest can be given", "name the devices behind it")
     for function in card:
@@ -106,13 +106,14 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
 
 
 def _shared(host: Host, card: Card, taken: Container[PCIAddress]) -> Hindrance | None:
-    """Return who keeps the card's IOMMU group from guests, though the cards with the functions `taken` are bound."""
+    """Return who keeps the card's IOMMU group from guests even if the functions `taken` are bound; None if nobody
+    does."""
     shared = shared_with(host, card, taken)
     return None if shared is None else Hindrance(f"it {shared.wrong}", shared.fix)
 
 
 def _passing_reason(survey: Survey, card: Card) -> Hindrance | None:
-    """Return why the card cannot be bound at the moment, though it could be; None if it can."""
+    """Return a passing reason why the card cannot be bound at the moment; None if it can."""
     host = survey.host
     for function in card:
         if function.iommu_group is None or function.iommu_group in host.noiommu:
@@ -133,8 +134,8 @@ def _passing_reason(survey: Survey, card: Card) -> Hindrance | None:
 
 
 def in_use(survey: Survey, card: Card, functions: Iterable[Function], *, passing: bool) -> Hindrance | None:
-    """Return what uses these functions of the card: with `passing` the processes, else what makes it the node's own, a
-    pod's or a claim's."""
+    """Return the uses of these functions of the card: with `passing` by processes, else by the node itself, a pod or a
+    claim; None if there are none."""
     uses: dict[str, PCIAddress] = {}
     is_certain = False
     for function in sorted(functions, key=lambda function: function.address):

@@ -1,5 +1,5 @@
-"""Mediated devices: vGPUs of NVIDIA's older framework and of i915, made of a card or of its virtual functions by their
-type, each with a UUID."""
+"""Mediated devices: vGPUs of NVIDIA's older framework and of i915. Each has a type and a UUID, and is made of a card or
+of one of its virtual functions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,8 +41,8 @@ def one_more(card: CutCard, name: str, uuid: UUID) -> "Create | None":
 
 
 def for_claim(node: NodeIO, uuid: UUID, name: str, card: CutCard | None) -> NodeChange | None:
-    """Return the change that makes the mediated device of a claim, None if an earlier call has; Failed if it cannot be
-    made."""
+    """Return the change that makes the mediated device of a claim, None if an earlier call made it; Failed if it cannot
+    be made."""
     if card is None:
         raise Failed(uuid, "can be made no more: its card is gone", "delete the pod, to have its claim allocated anew")
     if (mdev := _mdev(card, uuid)) is None:
@@ -55,7 +55,7 @@ def for_claim(node: NodeIO, uuid: UUID, name: str, card: CutCard | None) -> Node
 
 
 def no_longer_claimed(node: NodeIO, uuid: UUID, card: CutCard | None) -> NodeChange | None:
-    """Return the change that takes away the mediated device of a claim, if it is ours."""
+    """Return the change that removes the mediated device of a claim; None if it is not ours, or gone."""
     if (parent := node.journal.read().mdevs.get(str(uuid))) is None:
         return None
     mdev = None if card is None else _mdev(card, uuid)
@@ -72,7 +72,7 @@ def _mdev(card: CutCard, uuid: UUID) -> MediatedDevice | None:
 
 @dataclass(frozen=True, slots=True)
 class Create(CardChange):
-    """A mediated device of a type, by its directory in sysfs, is made of the function `parent`."""
+    """The making of a mediated device of the function `parent`; `directory` is its type's in sysfs."""
 
     parent: PCIAddress
     directory: str
@@ -98,7 +98,7 @@ class Create(CardChange):
 
 @dataclass(frozen=True, slots=True)
 class Remove(CardChange):
-    """A mediated device is removed, if it is there."""
+    """The removal of a mediated device, if it exists."""
 
     uuid: UUID
     name: str
@@ -123,7 +123,7 @@ class Remove(CardChange):
 
 @dataclass(frozen=True, slots=True)
 class _Again(CardChange):
-    """A mediated device that was removed is made again, wherever its type has a place."""
+    """The making again of a removed mediated device, wherever its type has a place."""
 
     uuid: UUID
     name: str

@@ -1,8 +1,7 @@
-"""NVIDIA's vGPUs on virtual functions, of vGPU 17 and later on Linux 6.8: each function becomes one by a type, and
-NVIDIA's script turns all functions of a card on and off.
+"""NVIDIA's vGPUs on virtual functions, of vGPU 17 and later on Linux 6.8: writing a type to a function makes it a vGPU,
+and NVIDIA's script turns all functions of a card on and off.
 
-sriov-manage fails while anything that asks NVML holds the driver's unbind lock, and when it is called too early after a
-boot: that passes.
+sriov-manage fails while a client of NVML holds the driver's unbind lock, and too early after a boot: both pass.
 """
 
 import errno
@@ -58,8 +57,8 @@ def one_more(card: CutCard, name: str) -> "Become | None":
 
 
 def turned_on(card: CutCard) -> "TurnOn | Problem | None":
-    """Return the change after which the card has functions of which vGPUs can be made, or why there is none; None if it
-    has some."""
+    """Return the change that gives the card functions of which vGPUs can be made, or why there is none; None if it has
+    some."""
     if card.places:
         return None
     if card.function.vendor_id != NVIDIA or card.function.driver != DRIVER or not card.possible or card.functions:
@@ -71,7 +70,7 @@ def turned_on(card: CutCard) -> "TurnOn | Problem | None":
 
 
 def unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[NodeChange], CutCard]:
-    """Return the changes that put right what a call that was ended has left, and the card as it is then."""
+    """Return the changes that repair what an interrupted call left, and the card after them."""
     is_ours = str(card.address) in survey.journal.functions
     if is_ours and card.function.driver is None and card.function.vendor_id == NVIDIA:
         return [Rebind(card.address)], replace(card, function=replace(card.function, driver=DRIVER))
@@ -79,7 +78,7 @@ def unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[NodeChange], Cut
 
 
 def given_back(survey: Survey, card: CutCard) -> Iterator[NodeChange | Problem]:
-    """Yield the change that turns the card's functions off, which are ours; a problem if somebody uses one."""
+    """Yield the change that turns off the card's functions, which gpu-plugin made; a problem if one is in use."""
     if (reason := survey.use_of(card)) is not None:
         wrong = f"has virtual functions for which the config has no place: {reason}"
         yield Problem(str(card.address), wrong, "apply again when that has ended")
@@ -88,8 +87,8 @@ def given_back(survey: Survey, card: CutCard) -> Iterator[NodeChange | Problem]:
 
 
 def for_claim(node: NodeIO, function: PCIAddress, name: str, card: CutCard | None) -> NodeChange | None:
-    """Return the change that makes a vGPU of this type of a function of the card, None if an earlier call has; Failed
-    if it cannot become one."""
+    """Return the change that makes a vGPU of type `name` of a function of the card, None if an earlier call made it;
+    Failed if the function cannot become one."""
     place = next((one for one in card.places if one.function.address == function), None) if card is not None else None
     if card is None or place is None or not place.takes_type:
         raise Failed(function, "can become no vGPU any more", "gpu-plugin vgpus apply turns on virtual functions")
@@ -105,7 +104,7 @@ def for_claim(node: NodeIO, function: PCIAddress, name: str, card: CutCard | Non
 
 
 def no_longer_claimed(node: NodeIO, function: PCIAddress, card: CutCard | None) -> NodeChange | None:
-    """Return the change that takes away what a claim had of a function, if it is ours."""
+    """Return the change that removes a claim's vGPU from a function; None if it is not ours, or gone."""
     ours = node.journal.read().types.get(str(function))
     if ours is None:
         return None
@@ -123,7 +122,7 @@ def _type_of(card: CutCard, function: PCIAddress) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class TurnOn(CardChange):
-    """NVIDIA's sriov-manage makes all virtual functions of the card: its kernel driver refuses a write."""
+    """The making of all virtual functions of the card by NVIDIA's sriov-manage: the kernel driver refuses a write."""
 
     possible: int
 
@@ -176,7 +175,7 @@ class TurnOff(CardChange):
 
 
 def _called(change: CardChange, node: NodeIO, flag: str, is_so: Callable[[CutCard], bool]) -> str | None:
-    """Call sriov-manage until the card is so, a few times; return what it said last if the card never is, else None."""
+    """Call sriov-manage a few times until `is_so` holds for the card. Return None then, otherwise its last message."""
     failure = ""
     for _ in range(_TRIES):
         looks = _LOOKS
@@ -199,7 +198,7 @@ def _called(change: CardChange, node: NodeIO, flag: str, is_so: Callable[[CutCar
 
 @dataclass(frozen=True, slots=True)
 class Rebind(CardChange):
-    """The card gets its driver again: a call was ended while sriov-manage had unbound it."""
+    """The return of the card to its driver: a call was interrupted while sriov-manage had unbound the card."""
 
     def __str__(self) -> str:
         return "give it back to its driver"
@@ -216,8 +215,8 @@ class Rebind(CardChange):
 
 @dataclass(frozen=True, slots=True)
 class Mix(CardChange):
-    """The card goes into the mode in which its vGPUs can be of several sizes, while it has none. The exit code of
-    nvidia-smi is all that says so; a type of another size that the driver refuses later undoes the card."""
+    """The mode in which the card's vGPUs can be of several sizes, set while it has none. Only the exit code of
+    nvidia-smi shows success. If the driver refuses a second size later, all changes of the card are undone."""
 
     on: bool = True
 
@@ -247,7 +246,7 @@ class _TypeChange(CardChange):
 
 @dataclass(frozen=True, slots=True)
 class Become(_TypeChange):
-    """A virtual function that is no vGPU becomes one."""
+    """The making of a vGPU of a virtual function that is none."""
 
     def __str__(self) -> str:
         return f"make a vGPU of type {plain(self.type.name)} on {self.function}"
@@ -277,7 +276,7 @@ class Become(_TypeChange):
 
 @dataclass(frozen=True, slots=True)
 class Clear(_TypeChange):
-    """A virtual function is no vGPU any more."""
+    """The removal of the vGPU of a virtual function."""
 
     def __str__(self) -> str:
         return f"remove the vGPU of type {plain(self.type.name)} on {self.function}"

@@ -1,4 +1,4 @@
-"""What is read of cards, and of the node, before a function gets another driver."""
+"""The facts about cards and the node that are read before a function gets another driver."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ _DRIVERS = "bus/pci/drivers"
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What a plan is made from.
+    """The facts that a plan is made from.
 
     `details`, `uses` and `modules` (of the vfio drivers) have every function of the cards. `drivers` are all drivers of
-    the PCI bus. `former` has what functions had before, by address, `journal_trouble` why that is not known. `unseen`
-    says why uses may be missing. Both are None if nothing is missing.
+    the PCI bus. `former` has the functions' former drivers and settings, by address; `journal_trouble` says why they
+    are unknown, `unseen` why uses may be missing: both are None if nothing is missing.
     """
 
     host: Host
@@ -44,7 +44,8 @@ class Survey:
         return DriverBinding(function.driver, self.details[function.address].driver_override)
 
     def former_of(self, function: Function) -> Former | None:
-        """Return what the function had before vfio had it; None if that is not remembered, or another card's."""
+        """Return the function's driver and settings before vfio had it; None if they are not remembered, or are another
+        card's."""
         former = self.former.get(str(function.address))
         return None if former is None or former.id != function.pci_id else former
 
@@ -53,7 +54,7 @@ class Survey:
         return None if former is None else DriverBinding(former.driver, former.override)
 
     def is_half_given_back(self, function: Function) -> bool:
-        """Return whether an unbind was ended on the way: vfio has let go of the function, and it is not as before."""
+        """Return whether an unbind was interrupted: vfio has released the function, which is not yet as before."""
         now, former = self.binding(function), self.former_binding(function)
         return former is not None and not now.is_vfio and now != former and now.driver in (None, former.driver)
 
@@ -65,14 +66,14 @@ class Survey:
 
 
 def look(roots: Roots, host: Host, cards: Iterable[Card], users: Users) -> Survey:
-    """Read what a plan for these cards is made from; Refusal if that fails. `users`: who was given a device."""
+    """Read the facts that a plan for these cards needs; Refusal if that fails. `users`: who was given a device."""
     with read_or_refused(roots.sys):
         processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
         return survey_of(roots, host, cards, processes, aliases, _former(roots), users)
 
 
 def _former(roots: Roots) -> tuple[Mapping[str, Former], Problem | None]:
-    """Return what functions had before, and why that is not known, if so."""
+    """Return the functions' former drivers and settings, and a problem if they are unknown."""
     try:
         return roots.journal.read().former, None
     except Broken as error:

@@ -1,8 +1,8 @@
-"""vGPUs of either kind: the changes from what cards are cut into to what the config asks for, and those for a claim.
+"""vGPUs of either kind: the changes that cut cards as the config asks, and the changes for a claim.
 
-What is there counts, whoever made it. Only what is ours and in nobody's use is taken away, and that first: vGPUs of one
-size keep others from being made. Which function a new vGPU gets is decided when its turn comes: the types that a
-function can become change with every one that is made.
+Existing vGPUs count, whoever made them. Only unused vGPUs that gpu-plugin made are removed, and before others are made:
+vGPUs of one size keep other sizes from being made. The function of a new vGPU is chosen when its turn comes: each vGPU
+changes the types that functions can become.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from program.problem import Problem, summary
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The changes of each card, in order, and why something of the config will not be there."""
+    """The changes of each card, in order, and the reasons why parts of the config cannot be met."""
 
     changes: Mapping[PCIAddress, tuple[NodeChange, ...]]
     problems: tuple[Problem, ...]
@@ -39,7 +39,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Make(CardChange):
-    """A vGPU or a mediated device of the type with this name, as people write it."""
+    """The making of a vGPU or mediated device of the type `name`, as people write it."""
 
     name: str
 
@@ -57,7 +57,7 @@ class Make(CardChange):
 
 
 def plan(survey: Survey, config: Config) -> Plan:
-    """Return the difference between what cards are cut into and what the config asks for."""
+    """Return the changes from the cards' present parts to those that the config asks for."""
     changes: dict[PCIAddress, tuple[NodeChange, ...]] = {}
     problems: list[Problem] = []
     for card in survey.cards:
@@ -71,8 +71,8 @@ def plan(survey: Survey, config: Config) -> Plan:
 def apply(
     node: NodeIO, plan: Plan, survey: Survey, done: Callable[[PCIAddress, NodeChange], None]
 ) -> tuple[Problem, ...]:
-    """Do the changes, all or none of a card, and each card whatever happens to others; return why some could not be
-    done. `done` is told of each."""
+    """Do the changes: all or none of a card's, and each card's even if another's fail. Return why some could not be
+    done. `done` is called with each."""
     problems = []
     node.journal.change(lambda _: survey.journal)
     for card, changes in plan.changes.items():
@@ -98,7 +98,7 @@ def _wanted(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[No
 
 
 def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: bool) -> Iterator[NodeChange | Problem]:
-    """Yield the changes to so many vGPUs of each type; without any, what is ours goes."""
+    """Yield the changes that give the card the `wanted` vGPUs of each type; if none, ours are removed."""
     counts = Counter({plain(name): count for name, count in wanted.items()})
     there = list(vgpus_of(survey, card))
     left = counts - Counter(one.name for one in there if not one.ours)
@@ -141,7 +141,7 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: boo
 
 
 def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[NodeChange | Problem]:
-    """Yield the changes after which the DRA driver can make vGPUs of the card."""
+    """Yield the changes that let the DRA driver make vGPUs of the card."""
     if (first := nvidia_vgpu.turned_on(card)) is not None:
         yield first
         if isinstance(first, Problem):
@@ -160,7 +160,7 @@ def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[NodeCh
 
 
 def vgpus_of(survey: Survey, card: CutCard) -> Iterator[VGPU]:
-    """Yield the vGPUs of a card that are there, by their functions' addresses, then mediated devices by UUID."""
+    """Yield the existing vGPUs of a card, by their functions' addresses, then mediated devices by UUID."""
     yield from nvidia_vgpu.there(survey, card)
     yield from mediated.there(survey, card)
 
@@ -179,8 +179,8 @@ def named(text: str) -> Name:
 
 
 def make_for_claim(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str, ask_users: AskUsers) -> None:
-    """Make a vGPU of the type with the name `kind` of a card, unless an earlier call has. Refusal if that fails:
-    nothing is left of it then, except what the kernel is still at."""
+    """Make a vGPU of the type `kind` of a card, unless an earlier call has. Refusal if that fails: then nothing is left
+    of it, except a write that the kernel has not finished."""
     with roots.journal.alone():
         host, _ = ask(read_host, roots.sys)
         try:
@@ -190,8 +190,8 @@ def make_for_claim(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, k
 
 
 def remove_for_claims(roots: Roots, config: Config, vgpus: Iterable[Name], ask_users: AskUsers) -> None:
-    """Take away these vGPUs if they were made, also after an interrupted call. Refusal, at the end, for those that are
-    in use or stay."""
+    """Remove these vGPUs if they were made, also after an interrupted call. Refusal, at the end, for vGPUs that are in
+    use or cannot be removed."""
     errors: list[ProgramError] = []
     with roots.journal.alone():
         node = _node(roots, config, ask_users)
@@ -208,8 +208,8 @@ def remove_for_claims(roots: Roots, config: Config, vgpus: Iterable[Name], ask_u
 
 
 def make(node: NodeIO, vgpu: Name, name: str, card: PCIAddress | None) -> None:
-    """Make a vGPU of the type with this name of a virtual function of `card`, or as the mediated device with this UUID;
-    `card` is None if it is gone. Failed as of plugin.changes.engine.do."""
+    """Make a vGPU of the type `name` of a virtual function of `card`, or as the mediated device with this UUID; `card`
+    is None if it is gone. Raise Failed as plugin.changes.engine.do does."""
     cut = None if card is None else node.ask(read_card, node.sys, card)
     change = (
         mediated.for_claim(node, vgpu, name, cut)
@@ -221,7 +221,7 @@ def make(node: NodeIO, vgpu: Name, name: str, card: PCIAddress | None) -> None:
 
 
 def remove(node: NodeIO, vgpu: Name, card: PCIAddress | None) -> None:
-    """Take away a vGPU of `card`, None if that is gone, if we made it; Failed as of plugin.changes.engine.do."""
+    """Remove a vGPU of `card` (None if it is gone) if gpu-plugin made it. Failed as in plugin.changes.engine.do."""
     journal = node.journal.read()
     if str(vgpu) not in {*journal.types, *journal.mdevs}:
         return
@@ -236,7 +236,7 @@ def remove(node: NodeIO, vgpu: Name, card: PCIAddress | None) -> None:
 
 
 def card_of(host: Host, node: NodeIO, vgpu: Name) -> PCIAddress | None:
-    """Return the card of a vGPU; None if it is gone, or if we made no such mediated device."""
+    """Return the card of a vGPU; None if it is gone, or if gpu-plugin made no such mediated device."""
     where = node.journal.read().mdevs.get(str(vgpu)) if isinstance(vgpu, UUID) else str(vgpu)
     function = None if where is None else host.functions.get(PCIAddress.parse(where))
     return None if function is None else function.card

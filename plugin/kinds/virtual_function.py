@@ -1,5 +1,5 @@
-"""Virtual functions that guests get as they are: a card's driver makes so many of them, all or none, since the kernel
-changes a number only by way of 0. A driver that does it otherwise has a row in VENDORS."""
+"""Virtual functions that guests get as they are: a card's driver makes all of them at once, since the kernel changes
+their number only by way of 0. Drivers that differ have a row in VENDORS."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,15 +24,16 @@ _ASK_FOR_VFIO = "see the kernel's log (dmesg); vfio needs an IOMMU that is turne
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """How a driver of cards has virtual functions. `takers` are the drivers that give them to guests, the best first.
-    `counts` returns why the card cannot get so many, None if it has them, where the driver takes no number."""
+    """How a card's driver handles virtual functions. `takers` are the drivers that give them to guests, the best first.
+    `counts`, for a driver that takes no number, returns why the card cannot get a number of functions; None if it has
+    that many."""
 
     takers: tuple[str, ...] = ("vfio-pci",)
     counts: Callable[[CutCard, int], Problem | None] | None = None
 
 
 def _gim(card: CutCard, count: int) -> Problem | None:
-    """Its parameters are fixed when it is loaded, and it has no sriov_configure."""
+    """Return why the card has another number: gim's parameters are fixed at loading, and it has no sriov_configure."""
     if (now := len(card.functions)) == count:
         return None
     wrong = f"has {now} virtual functions, expected {count}: gim makes them when it is loaded"
@@ -57,7 +58,7 @@ def wanted(
     quota: Mapping[Quota, int],
     vendors: Mapping[str, Vendor] = VENDORS,
 ) -> Iterator[NodeChange | Problem]:
-    """Yield the changes to so many virtual functions with this quota each, or why they will not be there."""
+    """Yield the changes that make `count` virtual functions with this quota each, or why they cannot be made."""
     now, name, vendor = len(card.functions), str(card.address), vendors.get(card.function.driver or "", Vendor())
     driver = next((each for each in vendor.takers if each in survey.drivers), None)
     if vendor.counts is not None:
@@ -83,7 +84,7 @@ def wanted(
 
 
 def given_back(survey: Survey, card: CutCard) -> Iterator[NodeChange | Problem]:
-    """Yield the change that turns the card's functions off, if they are ours; a problem if somebody uses one."""
+    """Yield the change that turns off the card's functions if gpu-plugin made them; a problem if one is in use."""
     ours = survey.journal.functions.get(str(card.address))
     if ours != len(card.functions):
         return  # somebody else made them since
@@ -95,7 +96,7 @@ def given_back(survey: Survey, card: CutCard) -> Iterator[NodeChange | Problem]:
 
 
 def unfinished(survey: Survey, card: CutCard) -> tuple[Sequence[NodeChange], CutCard]:
-    """Return the changes that put right what a call that was ended has left, and the card as it is then."""
+    """Return the changes that repair what an interrupted call left, and the card after them."""
     if str(card.address) not in survey.journal.unprobed:
         return [], card
     quotas = {} if card.functions else card.quotas
@@ -116,7 +117,7 @@ def _has(card: CutCard, quota: Mapping[Quota, int]) -> bool:
 def _made(
     card: CutCard, count: int, quotas: Sequence[tuple[int, Mapping[Quota, int]]], drivers: Sequence[str]
 ) -> Iterator[NodeChange]:
-    """Yield the changes from no virtual function to so many, while the host's drivers are kept from them."""
+    """Yield the changes from no virtual function to `count`, keeping the host's drivers from them meanwhile."""
     if card.autoprobe:
         yield Probe(card.address, on=False)
     for function, quota in quotas:
@@ -140,7 +141,7 @@ def _cannot_be_recut(survey: Survey, card: CutCard) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Probe(CardChange):
-    """Whether the kernel's drivers take new virtual functions of the card."""
+    """A setting of the card: whether the kernel's drivers take new virtual functions."""
 
     on: bool
 
@@ -167,7 +168,7 @@ class Probe(CardChange):
 
 @dataclass(frozen=True, slots=True)
 class Grant(CardChange):
-    """What xe gives the virtual function with this number, from 1."""
+    """A quota that xe gives the virtual function with this number, from 1."""
 
     function: int
     quota: Quota
@@ -199,7 +200,7 @@ class Grant(CardChange):
 
 @dataclass(frozen=True, slots=True)
 class Count(CardChange):
-    """The card gets so many virtual functions: all from none, or none."""
+    """The change of the number of virtual functions, from or to none."""
 
     now: int
     count: int
@@ -248,7 +249,7 @@ _FREE = DriverBinding(None, None)
 
 @dataclass(frozen=True, slots=True)
 class Give(CardChange):
-    """The card's virtual functions that have no driver get this one."""
+    """The binding of the card's virtual functions that have no driver to this one."""
 
     driver: str
 
@@ -275,7 +276,7 @@ class Give(CardChange):
 
 @dataclass(frozen=True, slots=True)
 class _TakeBack(CardChange):
-    """These virtual functions lose their driver again."""
+    """The unbinding of these virtual functions from their driver."""
 
     driver: str
     functions: tuple[PCIAddress, ...]
