@@ -38,7 +38,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class GuestInterface:
-    """A network interface in the guest; `addresses` are with the prefix's length, as 10.0.2.2/24."""
+    """A network interface in the guest; each of the `addresses` has its prefix length, as 10.0.2.2/24."""
 
     name: str
     mac: str
@@ -47,7 +47,7 @@ class GuestInterface:
 
 @dataclass(frozen=True)
 class GuestUser:
-    """Somebody who is logged in, since `login_time`, in seconds since 1970; `domain` is a Windows guest's."""
+    """A user logged in to the guest since `login_time`, in seconds since 1970; only Windows guests give a `domain`."""
 
     name: str
     domain: str
@@ -56,7 +56,7 @@ class GuestUser:
 
 @dataclass(frozen=True)
 class GuestFilesystem:
-    """A file system that is mounted; `used` and `total` are bytes, and 0 where the agent does not tell."""
+    """A mounted file system of the guest; `used` and `total` are bytes, or 0 if the agent does not report them."""
 
     name: str
     mount_point: str
@@ -67,7 +67,7 @@ class GuestFilesystem:
 
 @dataclass(frozen=True)
 class GuestInfo:
-    """The agent's version, `agent`, and what it tells about the guest; a field that it does not tell is empty."""
+    """What the guest's agent reports; `agent` is its version. A field that the agent does not report is empty."""
 
     agent: str
     host_name: str
@@ -77,7 +77,7 @@ class GuestInfo:
 
 
 def info(ask: AskAgent) -> GuestInfo:
-    """Ask for everything that the agent supports; Refusal if it does not answer."""
+    """Ask the agent for every fact about the guest that it supports; Refusal if it does not answer."""
     about = _mapping(_asked(ask, "guest-info"))
     commands = about.get("supported_commands")
     able = {
@@ -101,7 +101,7 @@ def info(ask: AskAgent) -> GuestInfo:
 
 
 def users(ask: AskAgent) -> tuple[GuestUser, ...]:
-    """Ask who is logged in. Refusal where the agent does not answer."""
+    """Ask the agent who is logged in to the guest. Refusal if it does not answer."""
     return tuple(
         GuestUser(name=_text(user, "user"), domain=_text(user, "domain"), login_time=_time(user, "login-time"))
         for user in _mappings(_asked(ask, "guest-get-users"))
@@ -109,7 +109,7 @@ def users(ask: AskAgent) -> tuple[GuestUser, ...]:
 
 
 def filesystems(ask: AskAgent) -> tuple[GuestFilesystem, ...]:
-    """Ask which file systems are mounted. Refusal where the agent does not answer."""
+    """Ask the agent which file systems the guest has mounted. Refusal if it does not answer."""
     return tuple(
         GuestFilesystem(
             name=_text(each, "name"),
@@ -123,7 +123,7 @@ def filesystems(ask: AskAgent) -> tuple[GuestFilesystem, ...]:
 
 
 def set_time(ask: AskAgent, nanoseconds: int) -> None:
-    """Have the guest's clock set to a time since 1970. Refusal where the agent does not answer, or cannot."""
+    """Have the agent set the guest's clock, in nanoseconds since 1970. Refusal if it does not answer, or cannot."""
     _asked(ask, "guest-set-time", {"time": nanoseconds})
 
 
@@ -133,7 +133,7 @@ def ping(ask: AskAgent) -> None:
 
 
 def start(ask: AskAgent, path: str, arguments: Sequence[str]) -> int:
-    """Have the guest start a program, without a shell; return its process ID there. Refusal if it cannot be started."""
+    """Have the agent start a program without a shell; return its process ID in the guest. Refusal if it cannot."""
     program = {"path": path, "arg": list(arguments), "capture-output": True}
     return _number(_mapping(_asked(ask, "guest-exec", program)), "pid")
 
@@ -166,7 +166,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _mappings(values: object) -> list[Mapping[str, Any]]:
-    """The first of a list of objects."""
+    """Return the first _MOST objects of a list; Refusal if the answer is no list."""
     if not isinstance(values, list):
         raise Refusal(_AGENT, "gives an answer that is not of its protocol", _FIX)
     return [_mapping(value) for value in values[:_MOST]]
@@ -186,7 +186,7 @@ def _interface(value: object) -> GuestInterface:
 
 
 def _text(answer: Mapping[str, Any], name: str) -> str:
-    """The beginning of a text; empty if the answer has none."""
+    """Return the beginning of a text, or "" if the answer lacks it; Refusal if it is no text."""
     value = answer.get(name, "")
     if not isinstance(value, str):
         raise Refusal(_AGENT, f"gives no text as {name}", _FIX)
@@ -203,7 +203,7 @@ def _number(answer: Mapping[str, Any], name: str, limit: int = 1 << 32) -> int:
 
 
 def _time(answer: Mapping[str, Any], name: str) -> float:
-    """A time until the year 9999, as datetime has it."""
+    """Return a time before the year 9999, the last that datetime has; Refusal for anything else."""
     value = answer.get(name)
     if not isinstance(value, int | float) or not 0 <= value < _YEAR_9999:
         raise Refusal(_AGENT, f"gives no time as {name}", _FIX)

@@ -1,4 +1,4 @@
-"""Whether libvirt and QEMU here have what a domain names of them, and whether KVM does what QEMU asks of it.
+"""Checks that this machine's libvirt and QEMU have what a domain names, and that KVM does what QEMU asks of it.
 
 libvirt's domain capabilities (formatdomaincaps.html) list what QEMU has and libvirt knows.
 """
@@ -21,9 +21,9 @@ _EMULATED = "max"  # which we write for what is not passed through, and libvirt 
 
 
 class QEMUNames(NamedTuple):
-    """The architecture as QEMU calls it, the machine, `kvm` or `qemu`, and the CPU model; None for one of the host's
-    modes. `hyperv`: the features of Hyper-V that are on and are yes or no, as QEMU calls them. `by_passt`: the alias of
-    the first network card that passt connects, None without one."""
+    """What a domain names, in QEMU's words. `accelerator`: `kvm` or `qemu`. `model`: the CPU model, None for a mode of
+    the host's. `hyperv`: the Hyper-V features that are switched on and take no value. `by_passt`: the alias of the
+    first network card that passt connects, None without one."""
 
     architecture: str
     machine: str
@@ -54,7 +54,7 @@ def names_in(xml: str) -> QEMUNames:
 
 
 def least_on_passt(names: QEMUNames) -> str:
-    """Return the smallest domain that passt connects: a libvirt that is built without passt, as Debian 12's, cannot
+    """Return the smallest domain with a network card on passt. A libvirt built without passt, as Debian 12's, cannot
     read it."""
     return (
         f"<domain type='{names.accelerator}'><name>passt</name><memory>65536</memory>"
@@ -85,8 +85,8 @@ def unknown_model(names: QEMUNames, capabilities: str) -> Problem | None:
 
 
 def broken_kvm(program: str, names: QEMUNames) -> Finding | None:
-    """Have QEMU make the guest's machine with a CPU, and run nothing in it: no other way tells whether KVM does what
-    QEMU asks of it. Return None too if the program cannot be started."""
+    """Return what is wrong if QEMU cannot make the guest's machine and CPU on KVM. QEMU makes them and runs nothing:
+    only this shows whether KVM does what QEMU asks of it. Return None also if the program cannot be started."""
     machine = f"{names.machine},accel=kvm{',gic-version=host' * (names.architecture == 'aarch64')}"
     says = _refused(program, machine, names.model or "host")
     fix = "see the node's kernel log, write another spec.domain.cpu.model, or run it with --emulation"
@@ -94,8 +94,8 @@ def broken_kvm(program: str, names: QEMUNames) -> Finding | None:
 
 
 def broken_emulation(program: str, names: QEMUNames) -> Finding | None:
-    """Do the same for QEMU's own CPU with the guest's features of Hyper-V: that of QEMU 7.2 has no vpindex, and so
-    nothing that needs it."""
+    """Return what is wrong if QEMU's own CPU lacks the guest's Hyper-V features, as broken_kvm() does. QEMU 7.2's CPU
+    lacks vpindex, and all that needs it."""
     says = (
         _refused(program, f"{names.machine},accel=tcg", ",".join((_EMULATED, *names.hyperv))) if names.hyperv else None
     )
@@ -105,7 +105,7 @@ def broken_emulation(program: str, names: QEMUNames) -> Finding | None:
 
 
 def _refused(program: str, machine: str, cpu: str) -> str | None:
-    """Return why QEMU makes no such machine, None if it does or cannot be started."""
+    """Return why QEMU cannot make this machine and CPU; None if it can, or if the program cannot be started."""
     empty = ("-S", "-nodefaults", "-no-user-config", "-display", "none", "-m", "16", "-monitor", "stdio")
     try:
         done = output([program, *empty, "-machine", machine, "-cpu", cpu], within=_WITHIN, given=b"quit\n")

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @contextmanager
 def keeping_credentials(domain: Any, credentials: Sequence[AgentCredential]) -> Iterator[None]:
-    """Keep the guest's users as the secrets say, while the guest's agent answers."""
+    """Keep the keys and passwords of the guest's users as the secrets say, while the guest's agent answers."""
     if not credentials:
         yield
         return
@@ -58,7 +58,7 @@ class Keeper:
         self._trouble = Trouble(_log, logging.WARNING, "users' keys and passwords")
 
     def agent_is(self, there: bool) -> None:
-        """Note, in libvirt's thread, that the agent has connected or is gone. What it was given may be gone too."""
+        """Note, in libvirt's thread, that the agent has connected or is gone. Keys that it had set may be gone too."""
         self._has_agent = there
         self._starts += there
         self._news.set()

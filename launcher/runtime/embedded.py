@@ -59,7 +59,7 @@ def has_qemu_here(uri: str) -> bool:
 
 
 def root_of(uri: str) -> Path | None:
-    """Return the root directory of the driver in this process; None if the URI is another libvirt's."""
+    """Return the root directory that a URI gives the embedded driver; None if the URI is another libvirt's."""
     parts = _split(uri)
     if (parts.scheme, parts.path) != ("qemu", "/embed"):
         return None
@@ -70,18 +70,18 @@ def root_of(uri: str) -> Path | None:
 
 
 def uri_of(root: Path) -> str:
-    """Return the URI of the driver in this process with that root."""
+    """Return the URI of the embedded driver with that root."""
     return f"qemu:///embed?root={quote(str(root))}"
 
 
 def is_own_machine(arguments: Sequence[str]) -> bool:
-    """Return whether a command's arguments name what a VM on an own machine has in place of a cluster's."""
+    """Return whether a command's arguments have a flag that only a VM on the user's own machine has."""
     return any(values_of(flag, arguments) for flag in OWN_MACHINE)
 
 
 def asked_for(arguments: Sequence[str]) -> str:
     """Return the URI in `run`'s arguments; "" on an own machine, where it follows from the VM. This process has no
-    library that reads command lines, so it cannot tell whether the arguments are right; its child can, and does.
+    library that reads command lines: its child checks the arguments.
     """
     if is_own_machine(arguments):
         return ""
@@ -116,7 +116,7 @@ def forget_ready(arguments: Sequence[str]) -> None:
 def prepared(root: Path) -> Iterator[None]:
     """Make the root ready for libvirt, and lock it for this launcher.
 
-    Its content stays, with what libvirt has found out about QEMU: the next start in the same root is quicker.
+    The root keeps libvirt's cache of what QEMU can do, which makes the next start quicker.
     """
     try:
         conf = root / "etc" / "qemu.conf"
@@ -177,9 +177,9 @@ def called_for_passt(root: Path, script: str) -> Iterator[None]:
 
 
 def _forget_halves(root: Path) -> None:
-    """Remove what libvirt was making when its process was killed, and does not know of: files that it was writing
-    (virFileRewrite), directories of a domain whose start was not yet written down, and those in which it asked QEMU for
-    its capabilities (qemuProcessQMPNew)."""
+    """Remove what a killed process's libvirt left unfinished, and does not know of: half-written files
+    (virFileRewrite), directories of a domain that has no status file yet, and those for asking QEMU its capabilities
+    (qemuProcessQMPNew)."""
     for place in ("etc/qemu", "run/qemu"):
         for half in (root / place).glob("*.xml.new"):
             half.unlink()
@@ -231,7 +231,7 @@ def _is_qemu(number: int, domain: str) -> bool:
 
 
 def lock(place: int, seconds: float) -> None:
-    """Lock an open directory for this process; BlockingIOError if another process has it for longer than that."""
+    """Lock an open directory for this process; BlockingIOError if another process holds it after so many `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -253,8 +253,8 @@ def qemu_conf(user: int, group: int, *, huge_pages: bool) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write all of the file or nothing: half of it, on a full disk, would count as a configuration. QEMU, which runs as
-    the same user, may not open the file for writing.
+    """Write the whole file or none: libvirt would read half a file, left by a full disk, as a configuration. The file
+    is read-only, since QEMU runs as the same user.
     """
     half = path.with_suffix(".new")
     try:

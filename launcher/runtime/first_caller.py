@@ -23,8 +23,9 @@ _ENDING = 2.0  # seconds for the serving thread to end; the process does not wai
 def serving_on_demand(
     listener: socket.socket, place: object, name: str, serve: Callable[[int], None]
 ) -> Iterator[None]:
-    """Have a thread call `serve` at the first caller. It serves until the eventfd that it gets is written to, which is
-    at the block's end. `name` is the server's in the log, `place` where it listens. Refusal if there can be no thread.
+    """Have a thread call `serve` at the first caller, with an eventfd. `serve` returns once the eventfd is written to,
+    at the end of the block. `name` is the server's in the log; `place` is where it listens. Refusal if there can be no
+    thread.
     """
     end = os.eventfd(0, os.EFD_CLOEXEC)
 

@@ -1,4 +1,4 @@
-"""The domain in libvirt: define, start, stop, and libvirt's events of it. Of the others only saving imports libvirt."""
+"""The domain in libvirt: define, start, stop, and libvirt's events of it. Only this and saving import libvirt."""
 
 import errno
 import json
@@ -91,10 +91,10 @@ def connected(uri: str, vm: VM) -> Iterator[Any]:
 
 @contextmanager
 def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
-    """Define the domain, and tell the VM what happens to it; undefine it afterwards.
+    """Define the domain, and report its events to the VM; undefine it afterwards.
 
-    Raise Refusal if libvirt rejects the XML or is too old for it, or if it already has a domain of this name, which is
-    somebody else's. EFI's variables are removed with the domain, unless the XML names their file.
+    Raise Refusal if libvirt rejects the XML, is too old for it, or already has a domain of this name, which is not
+    ours. EFI's variables are removed with the domain, unless the XML names their file.
     """
     tree = ElementTree.fromstring(xml)  # noqa: S314 it is ours
     refuse_newer(newer_elements(tree), version(connection))
@@ -154,8 +154,8 @@ def version(connection: Any) -> Version:
 
 
 def versions_at(uri: str) -> tuple[Version, Version | None]:
-    """Return the versions of the libvirt at the URI and of its QEMU, None for another hypervisor. Raise Refusal as
-    connected() does."""
+    """Return the versions of the libvirt at the URI and of its QEMU; None for QEMU's if the hypervisor is another.
+    Raise Refusal as connected() does."""
     connection = _opened(uri)
     with asking_libvirt(f"tell its versions at {uri}"):
         qemu = numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
@@ -163,9 +163,8 @@ def versions_at(uri: str) -> tuple[Version, Version | None]:
 
 
 def unknown_names(connection: Any, xml: str) -> tuple[Problem, ...]:
-    """Return a problem for the machine or the CPU model of a domain of ours that QEMU here has not, or for passt, if
-    libvirt is built without it; none of another hypervisor's. Raise Refusal if libvirt cannot tell, as where QEMU has
-    no KVM."""
+    """Return a problem if QEMU lacks the machine or the CPU model of a domain of ours, or if libvirt is built without
+    the passt that it uses; () for another hypervisor. Raise Refusal if libvirt cannot tell, as when QEMU has no KVM."""
     if connection.getType() != "QEMU":
         return ()
     names = names_in(xml)
@@ -190,7 +189,7 @@ def unknown_names(connection: Any, xml: str) -> tuple[Problem, ...]:
 
 
 def refuse_unknown_names(connection: Any, xml: str) -> None:
-    """Raise Refusal for what unknown_names() finds. What libvirt cannot tell, it says when it starts the domain."""
+    """Raise Refusal for the problems of unknown_names(). Those that libvirt cannot tell show when the domain starts."""
     problems: tuple[Problem, ...] = ()
     with suppress(Refusal):
         problems = unknown_names(connection, xml)
@@ -204,8 +203,8 @@ def unknown_names_at(uri: str, xml: str) -> tuple[Problem, ...]:
 
 
 def unknown_names_apart(root: Path, xml: str) -> tuple[Problem, ...]:
-    """Do as unknown_names() does, in a process of its own: a driver in a process has one root for ever. The root is
-    another one than `root`, where a guest may run, with what is known of QEMU there. OSError for want of a place."""
+    """Do as unknown_names() does, in a process of its own: a driver keeps one root for the life of its process. A guest
+    may run in `root`, so the driver gets a temporary one, with a copy of the cache. OSError if that cannot be made."""
     with TemporaryDirectory(prefix="gpu-launcher-", ignore_cleanup_errors=True) as place, prepared(Path(place)):
         with suppress(OSError):
             copytree(root / "cache", Path(place, "cache"))
@@ -219,7 +218,7 @@ def library_version() -> Version:
 
 def look_at_qemu(uri: str) -> None:
     """Have libvirt find out what its QEMU can do, which takes 0.6 s and is remembered. Refusal if libvirt cannot be
-    reached; what is wrong with QEMU is said when a domain starts."""
+    reached; problems of QEMU show when a domain starts."""
     connection = _opened(uri)
     with suppress(libvirt.libvirtError):
         connection.getDomainCapabilities()
@@ -235,7 +234,8 @@ def start(
     restore: Callable[[], GuestMark | None] = lambda: None,
 ) -> None:
     """Start the domain in a thread, since that takes minutes with VFIO; the event Started or NotStarted follows.
-    `printed` returns what QEMU has printed. `restore` starts a suspended one, with its CPUs stopped, if it is one."""
+    `printed` returns what QEMU has printed. `restore` starts a suspended domain with stopped CPUs, and returns None if
+    there is none."""
     flags = libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
 
     def words(error: libvirt.libvirtError) -> str:
@@ -282,8 +282,8 @@ def runs(domain: Any) -> bool:
 
 
 def statistics(domain: Any) -> Mapping[str, Any]:
-    """Return libvirt's numbers of a domain, by the names of virConnectGetAllDomainStats: `vcpu.0.time`, in nanoseconds.
-    What QEMU would have to tell is missing while libvirt waits for QEMU."""
+    """Return libvirt's statistics of a domain, by the names of virConnectGetAllDomainStats: `vcpu.0.time`, in
+    nanoseconds. Those that QEMU has to supply are missing while libvirt waits for QEMU."""
     groups = ("BALLOON", "VCPU", "INTERFACE", "BLOCK")
     wanted = sum(getattr(libvirt, f"VIR_DOMAIN_STATS_{group}") for group in groups)
     with asking_libvirt("tell the domain's statistics"):
@@ -323,7 +323,7 @@ def set_password(domain: Any, user: str, password: str) -> None:
 
 @contextmanager
 def agent_told(domain: Any, told: Callable[[bool], object]) -> Iterator[None]:
-    """Call `told` in libvirt's thread when the guest's agent connects (True), and when it is gone (False)."""
+    """Call `told` in libvirt's thread when the guest's agent connects (True), and when it disconnects (False)."""
 
     def tell(connection: Any, domain: Any, state: int, reason: int, opaque: object) -> None:
         told(state == libvirt.VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED)
@@ -355,7 +355,7 @@ def _agent_asked(what: str = "") -> Iterator[None]:
 
 
 def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[Hostdev, ...]:
-    """Return what hostdevs_in() does. Refusal if libvirt does not tell them."""
+    """Return the domain's host devices, as hostdevs_in() does. Refusal if libvirt does not return its XML."""
     with asking_libvirt("tell the domain's devices"):
         tree = _tree(domain)
     return hostdevs_in(tree, numbers)
@@ -367,7 +367,7 @@ def _tree(domain: Any) -> ElementTree.Element:
 
 @contextmanager
 def _reported(connection: Any, domain: Any, vm: VM) -> Iterator[None]:
-    """Tell the VM the events that libvirt and QEMU have of the domain."""
+    """Report libvirt's and QEMU's events of the domain to the VM."""
     shutdown = _Shutdown()
     callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _report, (shutdown, vm))
     # libvirt does not tell that a reboot has ended the domain; QEMU does. The test driver has no QEMU.

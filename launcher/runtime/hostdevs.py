@@ -14,8 +14,8 @@ _KIND = re.compile(r"^ua-(dra-)?[a-z]+-")
 
 @dataclass(frozen=True)
 class Hostdev:
-    """A host's device in a domain: its address or UUID on the `host`, and in the `guest` its PCI address, or the number
-    of its USB port. `alias` is empty for a companion, whose alias libvirt has made up."""
+    """A host device in a domain. `host`: its address or UUID on the host. `guest`: its PCI address in the guest, or the
+    number of its USB port. `alias` is empty for a companion, whose alias libvirt has made up."""
 
     alias: str
     host: str

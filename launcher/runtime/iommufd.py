@@ -18,14 +18,14 @@ _PER_PROCESS = struct.pack("=IIHHIQ", 24, 0, 0, 0, 0, 1)
 
 
 class IOMMUFD(NamedTuple):
-    """The open /dev/iommu, and whether what is pinned by it is counted for each process."""
+    """The open /dev/iommu, and whether the kernel counts its pinned memory for each process."""
 
     descriptor: int
     counts_per_process: bool
 
 
 def opened(device: Path = Path("/dev/iommu")) -> IOMMUFD | None:
-    """Open the device, and have it count for each process if this one may say so; None if it can't be opened."""
+    """Open the device, and have it count for each process if this process may choose; None if it cannot be opened."""
     try:
         descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""What libvirt, and the C libraries that it uses, print to this process's standard error, in a log of JSON."""
+"""Copies what libvirt and its C libraries print to this process's standard error into a log of JSON."""
 
 import logging
 import os
@@ -21,8 +21,8 @@ _LAST_WORDS = 1.0  # seconds for what is there at the end
 
 @contextmanager
 def repeated() -> Iterator[None]:
-    """Log each of their lines with libvirt before it. A log of text has them as they are, with libvirt's own time and
-    level: so nothing is lost of the last words of a library that crashes.
+    """Log each line that libvirt and its libraries print, marked as libvirt's, if the log is JSON. A log of text gets
+    the lines directly, with libvirt's own time and level, so that the last words of a crashing library are not lost.
     """
     handler = json_handler()
     if handler is None:

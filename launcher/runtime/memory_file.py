@@ -35,7 +35,7 @@ NAMESPACE, PREFIX = "https://gpu-launcher.dev/suspended", "suspended"
 
 
 class GuestMark(NamedTuple):
-    """What a suspended domain was: `qemu`'s version, the host's processor, and whether its CPUs ran."""
+    """What a suspended guest had: `qemu`'s version and the host's processor; and whether its CPUs `ran`."""
 
     qemu: str
     processor: str
@@ -48,8 +48,8 @@ class GuestMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemoryFile:
-    """Of the VM of that name, in the `directory` where its claim is mounted. Each method raises Refusal for what the
-    file system refuses."""
+    """The memory file of the `vm` of that name, in the `directory` where its claim is mounted. Each method raises
+    Refusal if the file system refuses."""
 
     directory: Path
     vm: str
@@ -67,8 +67,8 @@ class MemoryFile:
         return self.directory / f"{self.vm}.memory.resumed"
 
     def found(self) -> GuestMark | None:
-        """Return what the whole file says of its guest, None if there is no file. Refusal if it is not one of
-        libvirt's, or if a guest may have run from it already."""
+        """Return the mark of the guest in the whole file; None without a file. Refusal if the file is not libvirt's, or
+        if its guest may have run since."""
         if os.path.lexists(self.resumed):
             raise Refusal(
                 self.resumed,
@@ -127,13 +127,13 @@ class MemoryFile:
             )
 
     def written(self) -> int:
-        """Return the bytes that are on the claim by now."""
+        """Return the number of bytes that are on the claim by now."""
         with suppress(OSError):
             return self.half.stat().st_size
         return 0
 
     def finish(self) -> None:
-        """Have the half file, of which all is written, on disk and whole."""
+        """Flush the fully written half file to disk, and rename it to be the whole one."""
         try:
             _sync(self.half)
             self.half.rename(self.whole)
@@ -148,7 +148,7 @@ class MemoryFile:
             self.half.unlink()
 
     def claim(self) -> None:
-        """Have the whole file for this launcher alone; its guest may run then."""
+        """Take the whole file for this launcher alone; its guest may run then."""
         try:
             self.whole.rename(self.resumed)
         except FileNotFoundError as error:
@@ -173,8 +173,8 @@ class MemoryFile:
 
 
 def processor_in(cpuinfo: str) -> str:
-    """Return what tells the first processor of /proc/cpuinfo from those that do something else: on x86 its model and
-    a sum of its flags, on arm64 its parts."""
+    """Return a text that differs between processors with different features, from the first one in /proc/cpuinfo: on
+    x86 its model and a sum of its flags, on arm64 its parts."""
     names = (
         *("vendor_id", "cpu family", "model", "stepping"),
         *("CPU implementer", "CPU variant", "CPU part", "CPU revision"),

@@ -1,7 +1,8 @@
-"""What nvidia-smi tells in the guest of its GPUs. It is the guest's word: its form is checked, and its size is bounded.
+"""What nvidia-smi in the guest reports of its GPUs. The guest may be hostile: the form is checked, and the size
+bounded.
 
-The fields: `nvidia-smi --help-query-gpu`. Fields that not every driver since 450 has are left out, since nvidia-smi
-answers nothing if it is asked for one that it does not know.
+The fields: `nvidia-smi --help-query-gpu`. Fields that some driver since 450 lacks are left out, since nvidia-smi
+answers nothing if one of the requested fields is unknown to it.
 """
 
 import re
@@ -25,8 +26,8 @@ _NOT_TOLD = re.compile(r"N/A|\[[A-Za-z/ ]{1,40}\]", re.ASCII)  # [N/A], [Not Sup
 
 @dataclass(frozen=True, slots=True)
 class GPUReading:
-    """What the guest's driver tells of a GPU: `utilization` in percent, the memory in bytes, `temperature` in degrees
-    Celsius. None is what it does not tell."""
+    """What the guest's driver reports of a GPU: `utilization` in percent, memory in bytes, `temperature` in degrees
+    Celsius; None for a value that it does not report."""
 
     driver_version: str
     utilization: int | None
@@ -36,8 +37,8 @@ class GPUReading:
 
 
 def parse_output(ended: Ended) -> Mapping[PCIAddress, GPUReading]:
-    """Return what nvidia-smi has said with ARGUMENTS, by the GPU's address in the guest. Refusal if it has failed, or
-    says anything else."""
+    """Return what nvidia-smi printed for ARGUMENTS, by the GPU's address in the guest. Refusal if it failed, or printed
+    anything else."""
     text = ended.out.decode("ascii", errors="backslashreplace")
     if ended.code or ended.signal:
         words = (text.strip() or ended.err.decode("ascii", errors="backslashreplace").strip())[:_SAID].partition("\n")[
@@ -54,8 +55,8 @@ def parse_output(ended: Ended) -> Mapping[PCIAddress, GPUReading]:
 
 
 def other_driver(found: Mapping[PCIAddress, GPUReading], fabric_manager: str | None) -> str:
-    """Return a line if a driver in the guest has another version than the Fabric Manager; empty if none has, or the
-    manager's is not known."""
+    """Return a line if the guest's driver has another version than the Fabric Manager; "" if not, or if the manager's
+    version is unknown."""
     others = sorted({gpu.driver_version for gpu in found.values()} - {fabric_manager})
     if fabric_manager is None or not others:
         return ""

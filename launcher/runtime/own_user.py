@@ -45,14 +45,15 @@ _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442
 
 
 def enter_own_namespace() -> None:
-    """Have a mount namespace of this process's own, which still gets the mounts that others make. OSError if not."""
+    """Give this process a mount namespace of its own, which still gets later mounts of the machine. OSError if that
+    fails."""
     _checked("unshare", _CLONE_NEWNS)
     _checked("mount", None, b"/", None, _MS_REC | _MS_SLAVE, None)
 
 
 def lend_device(device: int, user: int, group: int) -> None:
-    """Put another node of a device, which belongs to the user alone, over the one that is open as `device` (O_PATH).
-    OSError if it cannot be made or mounted."""
+    """Mount a new node of the device, which only the user may open, over the node that is open as `device` (O_PATH).
+    OSError if the node cannot be made or mounted."""
     status = os.fstat(device)
     with TemporaryDirectory() as place:
         _checked("mount", b"tmpfs", place.encode(), b"tmpfs", _MS_NOSUID | _MS_NOEXEC, b"mode=700")
@@ -66,8 +67,8 @@ def lend_device(device: int, user: int, group: int) -> None:
 
 
 def lend_file(file: int, user: int, group: int, *, read_only: bool) -> None:
-    """Put a mount of the file that is open as `file` (O_PATH) over it, in which its owner is the user. OSError if not:
-    EINVAL if its file system cannot have such mounts."""
+    """Mount the file that is open as `file` (O_PATH) over itself, with the user as its owner. OSError if that fails:
+    EINVAL if the file system does not support such mounts."""
     status = os.fstat(file)
     with _mapping(status.st_uid, user, status.st_gid, group) as namespace:
         tree = _called(_OPEN_TREE, file, b"", _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC)
@@ -83,7 +84,7 @@ def lend_file(file: int, user: int, group: int, *, read_only: bool) -> None:
 
 @contextmanager
 def _mapping(owner: int, user: int, group: int, users_group: int) -> Iterator[int]:
-    """A user namespace, as a descriptor, in which `owner` and `group` are the IDs of the user and of its group."""
+    """Yield a descriptor of a user namespace that maps `owner` and `group` to the IDs of the user and of its group."""
     is_made, made = os.pipe()
 
     def make() -> None:
@@ -110,7 +111,7 @@ def _mapping(owner: int, user: int, group: int, users_group: int) -> Iterator[in
 
 
 def _checked(function: str, *arguments: object) -> int:
-    """Call a function of the C library, or OSError with its errno."""
+    """Call a function of the C library; raise OSError with its errno if it fails."""
     call = getattr(ctypes.CDLL(None, use_errno=True), function)
     answer = int(call(*(ctypes.c_long(each) if isinstance(each, int) else each for each in arguments)))
     if answer < 0:
@@ -119,7 +120,7 @@ def _checked(function: str, *arguments: object) -> int:
 
 
 def _called(number: int, *arguments: object) -> int:
-    """Call the kernel by the call's number, or OSError."""
+    """Make a system call by its number; raise OSError if it fails."""
     return _checked("syscall", number, *arguments)
 
 
@@ -135,10 +136,10 @@ Say = Callable[[str, Severity], object]
 
 def start_over(arguments: Sequence[str], say: Say) -> None:
     """Start this program anew as the VM's user, if this process is root and the arguments of `run` or `check` are those
-    of a VM on an own machine; return otherwise, also, with a warning, if they name root.
+    of a VM on an own machine. Otherwise return; if the arguments name root, with a warning.
 
     `say` gets a line about the user. Call this before there are threads. Raise UserError for a user that does not
-    exist, Refusal if there is none, or if the user lacks something that it cannot be lent.
+    exist, Refusal if no user is known, or if the user needs a file that it cannot be lent.
     """
     if os.geteuid() != 0 or not is_own_machine(arguments):
         return
@@ -170,7 +171,7 @@ def start_over(arguments: Sequence[str], say: Say) -> None:
 
 
 def user_of(arguments: Sequence[str], environ: Mapping[str, str]) -> pwd.struct_passwd:
-    """Return the user that --user names, else who has called sudo, else the distribution's for QEMU."""
+    """Return the user that --user names, else the one who called sudo, else the distribution's user for QEMU."""
     if named := values_of("--user", arguments):
         return named_user(named[-1])
     if (sudo := environ.get("SUDO_UID", "0")) != "0":
@@ -201,7 +202,7 @@ def _known(name: str, where: str) -> pwd.struct_passwd:
 
 
 def _lent(arguments: Sequence[str], user: pwd.struct_passwd) -> tuple[Path, ...]:
-    """Lend the user what it may not open of the files and devices that the arguments name; return them."""
+    """Lend the user the files and devices that the arguments name and it may not open; return their paths."""
     sysfs = Path(["/sys", *values_of("--sysfs", arguments)][-1])
     kvm = [] if "--emulation" in arguments else [Path("/dev/kvm")]
     nodes = forked("the look at sysfs", partial(nodes_of, values_of("--gpu", arguments), sysfs), within=_LOOKED_AT)
@@ -234,8 +235,8 @@ def _lent(arguments: Sequence[str], user: pwd.struct_passwd) -> tuple[Path, ...]
 
 
 def nodes_of(gpus: Sequence[str], sysfs: Path) -> tuple[Path, ...]:
-    """Return VFIO's nodes for these cards: of their IOMMU groups, and of each function there; none for what is no card,
-    of which others tell the user."""
+    """Return VFIO's device nodes for these cards: of their IOMMU groups, and of each function there. Return () if one
+    is no card: who reads the command line tells the user."""
     if not gpus:
         return ()
     try:
@@ -252,7 +253,7 @@ def nodes_of(gpus: Sequence[str], sysfs: Path) -> tuple[Path, ...]:
 
 
 def lend(path: Path, user: pwd.struct_passwd) -> str | None:
-    """Lend the user a device below /dev or a file of root's, by its own name; return the reason if it cannot be."""
+    """Lend the user a device below /dev or a file of root's, under its own name; return the reason if that fails."""
     # The links of /dev are root's, but for those in directories like /dev/shm.
     is_roots = path.is_relative_to(_DEV) and not any(above.stat().st_mode & 0o022 for above in path.parents)
     named = path.resolve() if is_roots else Path(os.path.normpath(path))
@@ -285,7 +286,7 @@ def lend(path: Path, user: pwd.struct_passwd) -> str | None:
 
 @contextmanager
 def _acting_as(user: pwd.struct_passwd) -> Iterator[None]:
-    """Have the user's rights within, without a capability."""
+    """Act with the user's rights inside the block, without capabilities."""
     groups, group = os.getgroups(), os.getegid()
     os.setgroups([])
     os.setegid(user.pw_gid)
@@ -299,7 +300,7 @@ def _acting_as(user: pwd.struct_passwd) -> Iterator[None]:
 
 
 def _refuse_out_of_reach(user: pwd.struct_passwd) -> None:
-    """Refuse a user that may not read this program, as where it is in root's home."""
+    """Raise Refusal if the user may not read this program, as when it is in root's home."""
     for path in (Path(__file__), Path(sys.executable), *map(Path, sys.path)):
         if (closed := _closed(path)) is not None:
             fix = "put the program where everybody may read it, like /opt, or name its owner: --user NAME"
@@ -311,8 +312,8 @@ def _opens(path: Path, mode: int) -> bool:
 
 
 def _closed(path: Path) -> Path | None:
-    """Return the first of the directories above a path, and of the path itself, that the effective user may not enter
-    or read; None if there is none."""
+    """Return the first directory above the path, or the path itself, that the effective user may not enter or read;
+    None if it may do so for all."""
     for place in (*reversed(path.parents), path):
         if not _opens(place, os.X_OK if place.is_dir() else os.R_OK) and place.exists():
             return place
@@ -320,7 +321,7 @@ def _closed(path: Path) -> Path | None:
 
 
 def _environment(user: pwd.struct_passwd, environ: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment: its own directories, those that `environ` names if they are the user's, or new ones."""
+    """Return the user's environment: with its own directories, those of `environ` that are the user's, or new ones."""
     kept = {name: value for name, value in environ.items() if name.startswith(_KEPT)}
     runtimes = (environ.get("XDG_RUNTIME_DIR", ""), f"/run/user/{user.pw_uid}")
     state = environ.get("XDG_STATE_HOME", "")
@@ -344,7 +345,7 @@ def _is_own(directory: str, user: pwd.struct_passwd) -> bool:
 
 
 def _made(above: Path, user: pwd.struct_passwd) -> str:
-    """Make the user a directory there, by its number, unless there is one."""
+    """Make a directory in `above` for the user, called by its number, unless it exists; return its path."""
     place = above / str(user.pw_uid)
     above.mkdir(mode=0o755, exist_ok=True)
     with suppress(FileExistsError):

@@ -1,5 +1,5 @@
-"""Everything that is needed to run a VM once its manifest is understood. A process of its own makes the plan and ends:
-the modules that read, check and render manifests take 20 MB, of no use beside a running guest.
+"""Everything that running a VM needs once its manifest is understood. A process of its own makes the plan and ends: the
+modules that read, check and render manifests take 20 MB, of no use beside a running guest.
 """
 
 import os
@@ -20,15 +20,15 @@ class RunPlan:
     """A domain, where it runs, and how it ends.
 
     `domain`: the domain's name in `xml`. `numbers`: the guest's bus numbers, by the index of their controllers.
-    `sockets`: the directory of the domain's sockets; `needs`: what else has to be on disk. `locked`: the bytes that
-    QEMU has to be able to lock, 0 for another libvirt's or without cards. `grace`: the seconds that the guest has to
+    `sockets`: the directory of the domain's sockets; `needs`: other files that have to be on disk. `locked`: the bytes
+    that QEMU has to be able to lock, 0 for another libvirt or without cards. `grace`: the seconds that the guest has to
     shut down; a guest without `acpi` is not asked to. `paused`: the VM starts paused, until somebody resumes it.
-    `control`: the control socket, None for none. `metrics`: the port for them, None for none. `sys` stands for /sys.
-    `credentials` are for the guest's agent, `shares` for virtiofsd.
-    `downward_metrics`: the guest's disk with metrics of its host, None for none, and what the host, `node`, is called.
-    `passt`: the script that libvirt calls as passt; None if the guest has no network. `asks_nvidia_smi`: the guest's
-    agent may be asked to run it. `fabric_manager`: the version of the one that gave the guest's GPUs their NVLinks.
-    `suspend_to`: where the claim for the guest's memory is mounted, None for none.
+    `control`: the control socket, None for none. `metrics`: the port for metrics, None for none. `sys` stands for /sys.
+    `credentials` are for the guest's agent, `shares` for virtiofsd. `downward_metrics`: the guest's disk with metrics
+    of its host, None for none; `node`: the host's name in them. `passt`: the script that libvirt calls as passt; None
+    if the guest has no network. `asks_nvidia_smi`: the guest's agent may be asked to run it. `fabric_manager`: the
+    version of the one that gave the guest's GPUs their NVLinks. `suspend_to`: where the claim for the guest's memory is
+    mounted, None for none.
     """
 
     identity: VMIdentity

@@ -14,10 +14,10 @@ from program.errors import ProgramError
 
 @dataclass(frozen=True)
 class StartPreparation:
-    """What is ready for the start before the plan is. `root`: the embedded driver's root, locked, if it existed.
-    `wait_for_libvirt` waits until libvirt has looked at QEMU, and raises Refusal if libvirt cannot be used, which
-    libvirt explains only once. `iommufd`: /dev/iommu, opened as root if the launcher has started so; None where it
-    could not be opened."""
+    """What is ready for the start before the plan. `root`: the embedded driver's root, locked, if it existed.
+    `wait_for_libvirt` waits until libvirt has looked at QEMU; it raises Refusal if libvirt cannot be used, with the
+    reason that libvirt gives only once. `iommufd`: /dev/iommu, opened as root if the launcher started as root; None if
+    it could not be opened."""
 
     root: AbstractContextManager[object] | None = None
     wait_for_libvirt: Callable[[], object] = lambda: None

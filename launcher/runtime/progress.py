@@ -1,7 +1,7 @@
-"""How far QEMU is before its guest runs, as the kernel tells of its process: libvirt does not say.
+"""QEMU's progress before its guest runs, from what the kernel reports of its process: libvirt does not report it.
 
 QEMU allocates the guest's memory, opens the devices one by one, has VFIO pin the memory, and runs the firmware: then
-libvirt says that it has started.
+libvirt reports the start.
 """
 
 import re
@@ -17,15 +17,15 @@ _DEVICE = "anon_inode:[vfio-device]"
 
 
 class Wanted(NamedTuple):
-    """What the guest is to have: bytes of memory, and devices of the host's PCI."""
+    """What the guest is to get: bytes of memory, and a number of the host's PCI devices."""
 
     memory: int
     devices: int
 
 
 class Progress(NamedTuple):
-    """What QEMU has: bytes of memory, its own among them; how many of them are pinned; how many devices are open, None
-    if that cannot be seen."""
+    """What QEMU has so far: bytes of memory, its own among them; how many of these are pinned; how many devices are
+    open, None if that cannot be seen."""
 
     memory: int
     pinned: int
@@ -33,14 +33,14 @@ class Progress(NamedTuple):
 
 
 def wanted_by(xml: str) -> Wanted:
-    """Read a domain of ours."""
+    """Read what the guest is to get from a domain of ours."""
     tree = ElementTree.fromstring(xml)  # noqa: S314 it is ours
     hostdevs = tree.iterfind("devices/hostdev")
     return Wanted(int(tree.findtext("memory") or 0), sum(each.get("type") != "usb" for each in hostdevs))
 
 
 def read_progress(root: Path, domain: str, proc: Path = Path("/proc")) -> Progress | None:
-    """Read how far the QEMU of the embedded driver in `root` is; None before it is there."""
+    """Read the progress of the domain's QEMU in the embedded driver in `root`; None before QEMU runs."""
     try:
         process = proc / str(int((root / "run" / "qemu" / f"{domain}.pid").read_text()))
         status = (process / "status").read_text(errors="replace")
@@ -55,7 +55,7 @@ def read_progress(root: Path, domain: str, proc: Path = Path("/proc")) -> Progre
 
 
 def words(found: Progress | None, wanted: Wanted) -> str:
-    """Return how far it is, as the log says it after the domain's name."""
+    """Return the progress as the log shows it after the domain's name."""
     if found is None:
         return "libvirt prepares QEMU"
     memory = f"{_shown(found.memory)} of {_shown(wanted.memory)} GiB of memory are there"

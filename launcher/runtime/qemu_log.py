@@ -1,4 +1,4 @@
-"""What QEMU prints, in our log. libvirt has QEMU write into a file, which nobody reads in a pod."""
+"""Copies what QEMU prints into our log. libvirt has QEMU write into a file, which nobody reads in a pod."""
 
 import logging
 import os
@@ -25,8 +25,8 @@ _LAST_WORDS = 5.0  # seconds for what is there at the end
 
 @contextmanager
 def repeated(root: Path, domain: str) -> Iterator[None]:
-    """Log each line that is written to the domain's log below the embedded driver's root, with QEMU before it; the
-    command that libvirt writes there as one line, for debugging. The file stays: libvirt quotes it when a start fails.
+    """Log each line of the domain's log below the embedded driver's root, marked as QEMU's; libvirt's line with QEMU's
+    command is logged for debugging only. The file stays: libvirt quotes it when a start fails.
     """
     path = _path(root, domain)
     try:
@@ -48,7 +48,7 @@ def repeated(root: Path, domain: str) -> Iterator[None]:
 
 
 def printed(root: Path, domain: str) -> str:
-    """Return what QEMU has printed since libvirt started it last, the last 64 KiB of it; "" if that cannot be read."""
+    """Return the last 64 KiB of what QEMU has printed since libvirt last started it; "" if the file cannot be read."""
     try:
         text = _path(root, domain).read_bytes()[-_PIECE:]
     except OSError:
@@ -73,8 +73,8 @@ def _repeat(tail: "_Tail", inotify: INotify) -> None:
 
 
 class _Lines:
-    """Logs lines as they come. After the line with which libvirt says that it starts QEMU, it writes the command: each
-    line of that but the last ends with a backslash."""
+    """Logs lines as they come. libvirt writes a line about the start of QEMU, then QEMU's command, in which each line
+    but the last ends with a backslash."""
 
     def __init__(self) -> None:
         self._command: bytes | None = None  # as far as it has come
@@ -96,7 +96,7 @@ def _say(level: int, line: bytes) -> None:
 
 
 class _Tail:
-    """What is written to the end of a file from now on; the part in memory is bounded."""
+    """Reads what is appended to a file from now on, with bounded memory."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -105,7 +105,7 @@ class _Tail:
         self.unfinished = b""
 
     def lines(self) -> Iterator[bytes]:
-        """Yield each whole line, cut a byte after _LINE. What is unread when the file is too large is left out."""
+        """Yield each whole line, cut one byte after _LINE. If the file gets too large, its unread part is left out."""
         while True:
             size = os.fstat(self._file).st_size
             if size < self._position:

@@ -48,12 +48,12 @@ T = TypeVar("T")
 def run(
     plan: RunPlan, vm: VM, served: AbstractContextManager[None], preparation: StartPreparation | None = None
 ) -> Ending:
-    """Define and start the domain, stay until it ends, and remove everything of it. Raise Refusal for what libvirt
-    refuses. The VM is `served` until it has ended.
+    """Define and start the domain, stay until it ends, and remove everything that belongs to it. Raise Refusal for what
+    libvirt refuses. The VM is `served` until it has ended.
 
-    A requested stop asks the guest to shut down, and ends it after its grace period: at once if the request is so or
-    the guest has no ACPI. Before the start it prevents the start. If libvirt does not answer, what it has made ends
-    with this process.
+    A requested stop asks the guest to shut down, and ends it after its grace period: at once if the request says so, or
+    if the guest has no ACPI. Before the start it prevents the start. If libvirt does not answer, its QEMU ends with
+    this process.
     """
     preparation = preparation or StartPreparation()
     let_lock(plan.locked)  # as the planner did (launcher.pipeline.this_pod), in a process that has ended
@@ -77,7 +77,7 @@ def _suspension(plan: RunPlan) -> Suspension | None:
 
 
 def tidy(plan: RunPlan) -> None:
-    """Remove what run() would have removed, if its process had not been killed."""
+    """Remove what run() would have removed if its process had not been killed."""
     with _root(plan):
         with _files(plan):
             virtiofs.forget(plan.shares)
@@ -94,7 +94,7 @@ def _root(plan: RunPlan) -> AbstractContextManager[None]:
 
 @contextmanager
 def _files(plan: RunPlan) -> Iterator[Ready]:
-    """Make what the domain needs and libvirt does not make."""
+    """Make the files that the domain needs and libvirt does not make."""
     root = root_of(plan.uri)
     with (
         making_media(plan.needs),
@@ -107,11 +107,11 @@ def _files(plan: RunPlan) -> Iterator[Ready]:
 
 
 def _nothing() -> None:
-    """There is no memory of an earlier run."""
+    """Restore nothing: there is no memory of an earlier run."""
 
 
 def _nobody_asks(runs: bool) -> None:
-    """The readiness of a domain in another libvirt."""
+    """Ignore the readiness of a domain in another libvirt."""
 
 
 class _Session:
@@ -126,7 +126,8 @@ class _Session:
             self._thread.start()
 
     def leave(self, seconds: float, *, ends: bool) -> None:
-        """Have the thread end the domain, if it `ends`, and undefine it, and wait so long for that; once."""
+        """Have the thread end the domain, if it `ends`, and undefine it; wait at most so many seconds. Only the first
+        call counts."""
         if self._left.is_set():
             return
         self._ends = ends
@@ -183,7 +184,7 @@ def _live(plan: RunPlan, vm: VM, ready: Ready, preparation: StartPreparation, it
 
 
 def _defined(vm: VM, name: str) -> Any:
-    """Return the domain, or how the VM ended if a stop comes first. Raise what keeps libvirt from defining it."""
+    """Return the domain, or how the VM ended if a stop comes first. Raise the error if libvirt cannot define it."""
     domain, waiting = None, _Waiting(vm, name, lambda: "libvirt looks at QEMU")
     while domain is None or not vm.events.empty():
         match waiting.event():
@@ -199,7 +200,7 @@ def _defined(vm: VM, name: str) -> Any:
 
 
 def _start(domain: Any, plan: RunPlan, vm: VM, its: Suspension | None) -> Ending | None:
-    """Start the domain; return None once it runs, or how it ended. Raise what keeps libvirt from starting it."""
+    """Start the domain; return None once it runs, or how it ended. Raise the error if libvirt cannot start it."""
     vm.becomes(Phase.STARTING)
     root = root_of(plan.uri)
     quoted = partial(printed, root, plan.domain) if root is not None else str
@@ -257,7 +258,7 @@ class _Waiting:
 
 
 def _give_up(domain: Any, vm: VM) -> Ending:
-    """End a QEMU that is being started. Its guest has written nothing yet, so it is not asked to shut down."""
+    """End a QEMU that is still starting. Its guest has written nothing yet, so it is not asked to shut down."""
     vm.becomes(Phase.STOPPING)
     _log.info("ending QEMU, which is being started")
     _in_a_thread(lambda: guest.end(domain))
@@ -305,7 +306,7 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready, its: Suspension | No
 
 
 def _stop(domain: Any, vm: VM, grace: float, ready: Ready) -> Ending:
-    """Ask the guest to shut down, again and again for `grace` seconds; the caller ends a guest that is left then."""
+    """Ask the guest to shut down, again and again for `grace` seconds; the caller ends a guest that still runs then."""
     deadline = time.monotonic() + grace
     ask = time.monotonic()
     asking: threading.Thread | None = None

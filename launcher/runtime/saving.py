@@ -1,4 +1,4 @@
-"""A domain's memory and devices in a file of libvirt's, and a domain from such a file; what QEMU cannot save."""
+"""Saves a domain's memory and devices to a file of libvirt's, and restores it; reports what QEMU cannot save."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _HIBERNATE = "the guest's own hibernation may keep what is in it"
 
 
 def kept_back(domain: Any) -> Iterator[Problem]:
-    """Yield a problem for each reason for which QEMU cannot save this domain now. Refusal if it does not tell."""
+    """Yield a problem for each reason why QEMU cannot save this domain now. Refusal if QEMU does not answer."""
     with asking_libvirt("ask QEMU whether it can save the domain"):
         answer = json.loads(libvirt_qemu.qemuMonitorCommand(domain, json.dumps({"execute": "query-migrate"}), 0))
     for reason in answer.get("return", {}).get("blocked-reasons", ()):
@@ -29,7 +29,7 @@ def kept_back(domain: Any) -> Iterator[Problem]:
 
 
 def mark_of(domain: Any, *, ran: bool) -> GuestMark:
-    """Return what a domain is that is being suspended here."""
+    """Return the mark of a domain that is being suspended on this node."""
     return GuestMark(qemu_of(domain), processor(), ran)
 
 
@@ -43,8 +43,8 @@ def processor(proc: Path = Path("/proc")) -> str:
 def save(domain: Any, file: Path, mark: GuestMark) -> None:
     """Write a paused domain's memory and devices to the file, and leave the domain as it is.
 
-    This is a snapshot of its memory alone: virDomainSave writes the same, and then ends QEMU, before anybody can see to
-    it that the file is on disk.
+    This is a snapshot of the memory alone. virDomainSave writes the same, but ends QEMU before anybody can make sure
+    that the file is on disk.
     """
     with asking_libvirt("save the domain"):
         live = libvirt.VIR_DOMAIN_AFFECT_LIVE
@@ -57,8 +57,7 @@ def save(domain: Any, file: Path, mark: GuestMark) -> None:
 
 
 def progress(domain: Any) -> int:
-    """Return how many bytes of the guest's memory are done by now, of a domain that is being saved. Refusal if libvirt
-    does not tell."""
+    """Return how many bytes of memory of a domain that is being saved are done. Refusal if libvirt does not answer."""
     with asking_libvirt("tell how far it is"):
         return int(domain.jobStats().get("memory_processed", 0))
 
@@ -72,7 +71,7 @@ def break_off(domain: Any) -> None:
 def restore(domain: Any, xml: str, memory: MemoryFile) -> GuestMark | None:
     """Start the domain from its file, with its CPUs stopped; return the file's mark, None if there is no file.
 
-    Host's devices and paths are those of `xml`. Refusal if the file is of another guest, or needs another QEMU or
+    Host devices and paths are those of `xml`. Refusal if the file is another guest's, or needs another QEMU or
     processor; the file stays.
     """
     mark = memory.found()

@@ -1,6 +1,6 @@
-"""What the pod has while the guest runs: the directory of the sockets on which QEMU serves the guest's console and
-screen, which libvirt does not make; and the file that the pod's readiness probe looks for. The file is not there while
-the guest starts or is paused: a paused guest answers nobody.
+"""The pod's files while the guest runs: the directory of the sockets on which QEMU serves the guest's console and
+screen, which libvirt does not make; and the file that the readiness probe looks for. While the guest starts or is
+paused that file is missing: a paused guest answers nobody.
 """
 
 import logging
@@ -18,7 +18,7 @@ _NAME = Path(READY).name
 
 @contextmanager
 def readiness(root: Path) -> Iterator[Callable[[bool], None]]:
-    """Yield a function that is told whether the guest runs. The file is in the root of the embedded driver."""
+    """Yield a function that makes the probe's file in the driver's root if the guest runs (True), else removes it."""
     file = root / _NAME
 
     def say(runs: bool) -> None:
@@ -39,10 +39,10 @@ def readiness(root: Path) -> Iterator[Callable[[bool], None]]:
 
 @contextmanager
 def socket_directory(directory: Path) -> Iterator[None]:
-    """Make the directory; afterwards remove its sockets, and the directories above that were made here.
+    """Make the directory; afterwards remove its sockets, it, and the directories above that this call made.
 
-    Only this VM uses the directory, so it is removed if it is empty, even if a killed launcher has made it. Raise
-    Refusal if it cannot be made.
+    Only this VM uses the directory, so it is removed if it is empty, even if a killed launcher made it. Raise Refusal
+    if it cannot be made.
     """
     missing = [path for path in directory.parents if not path.exists()]
     try:

@@ -34,11 +34,11 @@ def supervise(
     grace: Callable[[], float],
     say: Callable[[str], object],
 ) -> int:
-    """Run `work` in a worker, with SIGTERM and SIGINT blocked; return its exit code once nothing of it is left.
+    """Run `work` in a worker, with SIGTERM and SIGINT blocked; return its exit code once no process of it is left.
 
-    If a signal has ended the worker, the code is 128 and the signal's number, and `tidy` runs in another process, for
-    what only the worker knew of. A worker that has been told to end and is still there after the guest's `grace`
-    period, in seconds, and 40 s more is killed. Call this before there are threads.
+    If a signal ended the worker, the code is 128 plus the signal's number, and `tidy` runs in another process, for what
+    only the worker knew of. After a signal to end, the worker has the guest's `grace` period, in seconds, and 40 s
+    more; then it is killed. Call this before there are threads.
     """
     hold(signal.SIGCHLD)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -66,7 +66,7 @@ def grace_in(place: int) -> float:
 
 
 def _fork(work: Callable[[], object]) -> int:
-    """Return the process ID of a child, which raises SystemExit with what `work` returns."""
+    """Return the process ID of a child, which raises SystemExit with the value that `work` returns."""
     parent = os.getpid()
     child = os.fork()  # not program.child's: it gives no answer, and lives as long as the VM
     if child:
@@ -81,8 +81,8 @@ def _fork(work: Callable[[], object]) -> int:
 
 
 def _wait(child: int, seconds: float | None = None, then: Callable[[], float] | None = None) -> int | None:
-    """Reap children and pass signals on until that child ends; return its code, negative for a signal. Return None
-    after so many seconds, or, from the first signal that is passed on, after as many as `then` returns.
+    """Reap children and pass signals on until that child ends; return its exit code, negative for a signal. Return None
+    after so many `seconds`, or, counted from the first signal passed on, after as many as `then` returns.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
@@ -103,7 +103,7 @@ def _wait(child: int, seconds: float | None = None, then: Callable[[], float] | 
 
 
 def _end_children(steps: Sequence[tuple[signal.Signals, float]], say: Callable[[str], object]) -> None:
-    """End what the worker has left, in bounded time."""
+    """End the processes that the worker has left, in bounded time."""
     for signum, seconds in steps:
         deadline, told = time.monotonic() + seconds, set[int]()
         while (children := _children()) and (left := deadline - time.monotonic()) > 0:
@@ -117,7 +117,7 @@ def _end_children(steps: Sequence[tuple[signal.Signals, float]], say: Callable[[
 
 
 def _children() -> set[int]:
-    """This process's living children, also adopted ones (proc_pid_stat(5): the parent is the fourth field)."""
+    """Return this process's living children, adopted ones too (proc_pid_stat(5): the parent is the fourth field)."""
     _reap_all()
     children = set()
     # Not Path.glob: it fails with ESRCH if a process ends while it looks for its `stat`.

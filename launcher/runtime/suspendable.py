@@ -1,4 +1,4 @@
-"""What keeps a guest from being suspended: what of it cannot be in a file, or would be gone with its pod."""
+"""What keeps a guest from being suspended: devices that cannot be saved to a file, and disks that end with the pod."""
 
 import os
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ _IN_POD = (paths.OVERLAYS, paths.EMPTY_DISKS)
 
 
 def needed(memory: int) -> int:
-    """Return the bytes that a guest with so many bytes of memory may need on the claim."""
+    """Return the bytes that a guest with `memory` bytes of memory may need on the claim."""
     return memory + memory // _SHARE + _HEADROOM
 
 
 def not_saved(xml: str, sys: Path) -> Iterator[Problem]:
     """Yield a problem for each device of a domain of ours that cannot be saved, as far as its XML and the node's /sys
-    tell. What QEMU and libvirt know besides, they say when they are asked to save it (query-migrate's blocked-reasons).
+    show. QEMU and libvirt report further reasons when they are asked to save it (query-migrate's blocked-reasons).
     """
     domain = ElementTree.fromstring(xml)  # noqa: S314 it is ours
     for device in domain.iterfind("devices/hostdev[@type='pci']"):
@@ -52,8 +52,8 @@ def not_saved(xml: str, sys: Path) -> Iterator[Problem]:
 
 
 def suspendable(xml: str, memory: int, sys: Path, claim: Path) -> Iterator[Finding]:
-    """Yield a warning for each problem of a VM that is to be suspended some day: it runs all the same. `claim`: the
-    directory where that for its `memory`, in bytes, is mounted."""
+    """Yield a warning for each problem that would keep the VM from being suspended later; it runs all the same.
+    `claim`: the directory where the claim for its `memory`, in bytes, is mounted."""
     for problem in not_saved(xml, sys):
         yield warning(problem.subject, f"the VM cannot be suspended: {problem.wrong}", problem.fix)
     try:

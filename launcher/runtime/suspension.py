@@ -1,7 +1,7 @@
-"""A running VM is suspended: its guest stops, its memory goes to a file, and it goes on only if that fails.
+"""Suspends a running VM: its guest stops, its memory goes to a file, and the guest goes on only if that fails.
 
-The thread that runs the VM stays free for what else happens. Another one has libvirt, and the sole right to change
-whether the guest's CPUs run: it gives that back if the guest goes on.
+The thread that runs the VM stays free for other events. Another thread calls libvirt, with the sole right to change
+whether the guest's CPUs run, which it gives back if the guest goes on.
 """
 
 import logging
@@ -39,7 +39,7 @@ MARK = "suspended"
 
 @dataclass(frozen=True)
 class Suspension:
-    """What a VM needs for it: the file of its memory, the domain's XML, the directory for /sys, the root of libvirt's
+    """What suspending a VM needs: its memory file, the domain's XML, the directory for /sys, the root of libvirt's
     driver, and the seconds that the guest has once its pod is to end."""
 
     memory: MemoryFile
@@ -61,10 +61,10 @@ def suspend(
     stop: Callable[[float], Ending],
     ready: Callable[[bool], None],
 ) -> Ending | None:
-    """Suspend the VM; return how it has ended, None if its guest goes on, and tell who has requested it.
+    """Suspend the VM; return how it ended, None if its guest goes on. The request gets the outcome.
 
-    A stop that is requested meanwhile leaves it the grace period. If the memory cannot be saved, the guest is to shut
-    down in what is left of that, by `stop`.
+    If a stop is requested meanwhile, saving has the guest's grace period. If saving fails then, `stop` shuts the guest
+    down in the time that is left.
     """
     if its is None:
         fix = "expected the annotation gpu-launcher.dev/suspend-to in its manifest, with the name of one"
@@ -166,7 +166,7 @@ class _Saver(threading.Thread):
 
 
 class _Watch:
-    """Whether the file grows, or libvirt tells of more that is done. It asks libvirt in threads of their own."""
+    """Tells whether saving makes progress: the file grows, or libvirt, asked in threads, reports more as done."""
 
     def __init__(self, memory: MemoryFile, domain: Any) -> None:
         self._memory, self._domain = memory, domain
@@ -189,10 +189,10 @@ class _Watch:
 
 
 def resume(domain: Any, memory: MemoryFile, mark: GuestMark) -> None:
-    """Let a guest run whose memory is there, and forget its file: from then on the guest is here alone.
+    """Let a restored guest run, and forget its file: from then on the guest exists only here.
 
-    Raise Refusal if it cannot, or QEMU does not answer; then the domain is ended, and the file stays. A stop that is
-    requested meanwhile comes after it.
+    Raise Refusal if it cannot run, or QEMU does not answer; then the domain is ended, and the file stays. A stop that
+    is requested meanwhile is served afterwards.
     """
     outcome = Future[None]()
 

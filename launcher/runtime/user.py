@@ -1,5 +1,5 @@
-"""The user and the limits with which a VM runs: a launcher that starts as root gives a user what only root may open,
-and becomes that user.
+"""The user and the limits with which a VM runs: a launcher that starts as root gives that user files which only root
+may open, and then becomes the user.
 
 From then on the launcher, libvirt, QEMU and their children have no capability and can get none (docs/decisions/0026).
 """
@@ -48,8 +48,8 @@ def asked_for(arguments: Sequence[str]) -> Handover | None:
 def switch_user(handover: Handover) -> None:
     """Give the files to the user, raise the limits, and become the user, unless this process is that user already.
 
-    Files that are missing and limits that cannot be raised are passed over: launcher.pipeline.this_pod says what the
-    VM lacks. Raise Refusal if this process may not do the rest.
+    Missing files, and limits that cannot be raised, are passed over: launcher.pipeline.this_pod reports what the VM
+    lacks. Raise Refusal if this process may not do the rest.
     """
     user = handover.user
     if os.geteuid() == user:
@@ -76,7 +76,7 @@ def switch_user(handover: Handover) -> None:
 
 
 def raise_limits(names: Iterable[str]) -> None:
-    """Raise these limits of LIMITS for this process, as far as it may; other names are passed over."""
+    """Raise these limits of LIMITS for this process, as far as it may; ignore other names."""
     for limit in names:
         if limit in LIMITS:
             number, value = LIMITS[limit]
@@ -120,8 +120,9 @@ def open_files() -> int | None:
 
 
 def _given(path: Path) -> Iterator[Path]:
-    """Below /dev the path, if it exists, and all device nodes below it. Anywhere else only an empty regular file, as
-    the kubelet makes it for a hostDisk: the writer of a volume may be hostile, and what has content is its owner's."""
+    """Yield the files to give: below /dev the path, if it exists, and all device nodes below it; elsewhere only an
+    empty regular file, as the kubelet makes it for a hostDisk. The writer of a volume may be hostile: a file with
+    content is not given."""
     try:
         status = path.lstat()
     except OSError:

@@ -32,8 +32,8 @@ _ENDING = 3.0  # seconds to end by itself, since QEMU has hung up
 def serving_shares(
     shares: Iterable[Share], lost: Callable[[], object], program: str = paths.VIRTIOFSD
 ) -> Iterator[None]:
-    """Serve each share to QEMU. `lost` is called, in a thread, when a virtiofsd ends before QEMU does. Raise Refusal,
-    with nothing left, if one cannot be started.
+    """Serve each share to QEMU. `lost` is called, in a thread, when a virtiofsd ends before QEMU does. Raise Refusal if
+    one cannot be started; none is left then.
     """
     with ExitStack() as stack:
         for share in shares:
@@ -69,8 +69,8 @@ def _served(share: Share, lost: Callable[[], object], program: str) -> Iterator[
 
 
 def _started(share: Share, program: str) -> subprocess.Popen[bytes]:
-    """Return a virtiofsd that listens: the socket is made here, and only virtiofsd has it open, so that no caller waits
-    at the socket of one that has ended."""
+    """Return a virtiofsd that listens. The socket is made here and only virtiofsd has it open: so no caller waits at
+    the socket of a virtiofsd that has ended."""
     files = min(open_files() or _MOST_FILES, _MOST_FILES)
     try:
         with socket.socket(socket.AF_UNIX) as listener:

@@ -51,7 +51,7 @@ class StopRequested(Enum):
 
 @contextmanager
 def having_threads(what: str) -> Iterator[None]:
-    """Raise Refusal if `what` cannot have the thread that is started within: a container's limits may forbid it."""
+    """Raise Refusal if the block cannot start a thread for `what`: a container's limits may forbid it."""
     try:
         yield
     except RuntimeError as error:
@@ -61,7 +61,7 @@ def having_threads(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class VMIdentity:
-    """Which VM it is; `uid` is empty if the manifest has none."""
+    """The VM's namespace, name and `uid`, which is empty if the manifest has none."""
 
     namespace: str
     name: str
@@ -85,8 +85,8 @@ class Change:
 
 
 class VM:
-    """What the threads share. Any of them may call any method; no method waits. `numbers`, `asks_nvidia_smi` and
-    `fabric_manager` are its plan's."""
+    """The state that the threads share. Any thread may call any method; no method waits. `numbers`, `asks_nvidia_smi`
+    and `fabric_manager` are the plan's."""
 
     def __init__(
         self,
@@ -127,8 +127,8 @@ class VM:
         self.events.put(stop)
 
     def take_cpus(self) -> None:
-        """Be the only one who changes whether the guest's CPUs run, until release_cpus(): a guest that is resumed while
-        its memory is saved would run twice. Refusal while somebody else changes it."""
+        """Take the sole right to change whether the guest's CPUs run, until release_cpus(): a guest that is resumed
+        while its memory is saved would run twice. Refusal while somebody else changes it."""
         with self._lock:
             if self._is_suspended or self._changing:
                 wrong = "cannot be suspended: it is being suspended, paused, resumed or reset"
@@ -141,7 +141,7 @@ class VM:
 
     @contextmanager
     def changing_cpus(self, what: str) -> Iterator[None]:
-        """Change whether the guest's CPUs run, as others may too; Refusal while somebody has taken them."""
+        """Change whether the guest's CPUs run, a right that others may share; Refusal while take_cpus() holds it."""
         with self._lock:
             if self._is_suspended:
                 raise Refusal(self.identity, f"cannot be {what}: it is being suspended", "ask again when that is done")
@@ -169,14 +169,14 @@ class VM:
     # For launcher.runtime alone.
 
     def becomes(self, phase: Phase) -> None:
-        """Set the phase, and tell the subscribers."""
+        """Set the phase, and report it to the subscribers."""
         with self._lock:
             self._phase = phase
         self.happened()
 
     @contextmanager
     def holding_domain(self, domain: Any) -> Iterator[None]:
-        """Have domain() return this one."""
+        """Have domain() return this one inside the block."""
         self._domain = domain
         try:
             yield
@@ -184,7 +184,7 @@ class VM:
             self._domain = None
 
     def happened(self, event: str = "", reason: str = "") -> None:
-        """Tell the subscribers."""
+        """Report the event to the subscribers."""
         with self._lock:
             change = Change(time.time(), self._phase, event, reason)
             for subscriber in self._subscribers:

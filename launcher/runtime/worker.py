@@ -39,12 +39,11 @@ def work(
     to_its_end: bool,
 ) -> int:
     """Have a child make the plan, keep the plan in `place`, and run it. Return the exit code, which the child may have
-    returned instead of a plan. SIGTERM and SIGINT end the VM, a second SIGINT at once; call this with
-    both blocked.
+    returned instead of a plan. SIGTERM and SIGINT end the VM, a second SIGINT at once; call this with both blocked.
 
-    The VM is `served` where the plan says, and has `iommufd` if the plan wants it. `uri` is the libvirt that the plan
-    will name, unless something is wrong with it. A VM that is to run `to_its_end` has failed if it is asked to end
-    before. Raise Refusal for what cannot be started.
+    The plan says where the VM is `served`, and whether it gets `iommufd`. `uri` is the libvirt that the plan will name,
+    unless something is wrong with it. If the VM is to run `to_its_end`, an earlier request to end it is a failure.
+    Raise Refusal if something cannot be started.
     """
     planner = forked("the process that reads the manifest", make)
     stopped = os.eventfd(0, os.EFD_CLOEXEC)
@@ -74,7 +73,7 @@ def _ended(
     served: "Callable[[RunPlan, VM], AbstractContextManager[None]]",
     iommufd: IOMMUFD | None,
 ) -> tuple[str, Ending] | int:
-    """Return the VM's name and how it has ended, or the planner's exit code; the parameters are work()'s."""
+    """Return the VM's name and how it ended, or the planner's exit code; the parameters are work()'s."""
     missing = None
     try:
         from launcher.runtime.preparation import prepare_start
@@ -104,7 +103,7 @@ def _ended(
 
 
 def tidy(place: int, forget: Callable[[Path], None]) -> None:
-    """Remove what the plan's VM has left, after work() was killed; `forget` removes its control socket."""
+    """Remove what the plan's VM has left after work() was killed; `forget` removes its control socket."""
     from launcher.runtime.plan import plan_in
 
     plan = plan_in(place)
@@ -122,7 +121,7 @@ def tidy(place: int, forget: Callable[[Path], None]) -> None:
 
 
 def _on_stop(requests: Iterable[Callable[[StopRequested], object]]) -> None:
-    """Call all of these, also those that are added later, in a thread of its own on SIGTERM and SIGINT.
+    """Call all `requests`, also those that are added later, in a thread of its own on SIGTERM and SIGINT.
 
     Python's handlers run in the main thread, and nothing wakes it if the kernel gives the signal to another thread, or
     if the signal comes just before the main thread waits: 16 of 60,000 signals were lost. The byte for set_wakeup_fd()
