@@ -1,4 +1,4 @@
-"""A VM whose cards DRA gives: its entries by deviceName become requests of a claim that is made for its pod."""
+"""VMs whose cards DRA gives: entries by deviceName become requests of a claim that is made for the pod."""
 
 import json
 from typing import Any, NamedTuple
@@ -24,10 +24,10 @@ class ClaimTemplate(NamedTuple):
 
 
 def by_claim(given: ParsedVM) -> tuple[ParsedVM, ClaimTemplate | None]:
-    """Return the VM with a request of a claim for each entry by deviceName, as KubeVirt has it by claimName, and the
-    ResourceClaimTemplate; None for that where no entry is by deviceName.
+    """Return the VM with each entry by deviceName turned into a request of a claim, as KubeVirt writes it by claimName;
+    and the claim's ResourceClaimTemplate, None if no entry is by deviceName.
 
-    UserError for annotations that choose a card for no such entry.
+    UserError for annotations that choose a card if no entry is by deviceName.
     """
     spec = given.instance.spec
     entries = spec.domain.devices.entries
@@ -53,7 +53,8 @@ def by_claim(given: ParsedVM) -> tuple[ParsedVM, ClaimTemplate | None]:
 
 
 def _by_request(document: Any, lists: Path, names: dict[str, str]) -> Any:
-    """Return the document with a request, by `names`, for each entry by deviceName of the lists below a path."""
+    """Return the document with a request, named by `names`, in place of each entry by deviceName in the two lists below
+    a path."""
     for key in ("gpus", "hostDevices"):
         for index, entry in enumerate(value_at(document, (*lists, key)) or ()):
             if entry.get("deviceName") is not None:

@@ -1,5 +1,5 @@
-"""The controllers that keep a VM's pod, or many: the Pod as the template of a Deployment, a StatefulSet or a Job; what
-each of its pods has of its own, and what several VMs of one manifest cannot share.
+"""The controllers that keep one or many VMs' pods: a Deployment, a StatefulSet or a Job with the Pod as its template;
+what each of its pods gets for itself, and what several VMs of one manifest cannot share.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,9 +40,9 @@ def templates_of(given: ParsedVM) -> dict[str, tuple[str, DataVolumeTemplate]]:
 
 
 def claim_spec(path: str, template: DataVolumeTemplate, namespace: str | None) -> tuple[PodObject, PodObject]:
-    """Return the spec of a claim that CDI fills as the template says, and the source that the claim names.
+    """Return the spec of a claim that CDI fills from the template's source, and the object for that source.
 
-    UserError, by the path, for what a claim of a StatefulSet cannot have.
+    UserError, by the path, for fields that a claim of a StatefulSet cannot have.
     """
     spec = plain(template.spec, path)
     sizes = spec.get("storage") or spec.get("pvc") or {}
@@ -82,10 +82,10 @@ def _source(path: str, source: PodObject, namespace: str | None) -> tuple[str, P
 
 
 def refuse_shared(given: ParsedVM, *, several: bool, beside: bool, own_claims: bool) -> None:
-    """UserError for each thing that is of one VM alone.
+    """Raise UserError for each thing that only one VM can have.
 
-    `several`: whether there are several VMs of this manifest. `beside`: whether a VM's next pod may run beside its last
-    one. `own_claims`: whether each pod has claims of its templates, and for EFI's variables and the TPM's state.
+    `several`: the manifest makes several VMs. `beside`: a VM's next pod may run beside its last one. `own_claims`: each
+    pod gets claims of its own, from templates, and for EFI's variables and the TPM's state.
     """
     errors: list[UserError] = []
     if several or beside:
@@ -99,7 +99,7 @@ def refuse_shared(given: ParsedVM, *, several: bool, beside: bool, own_claims: b
 
 
 def _of_one(given: ParsedVM, *, own_claims: bool) -> Iterator[tuple[str, str]]:
-    """Paths of what one pod alone may have, and what to do."""
+    """Yield the paths of what only one pod can have, each with what to do."""
     spec, templates = given.instance.spec, templates_of(given) if own_claims else {}
     shareable = {disk.name for disk in spec.disks if disk.shareable} | spec.shared
     for index, volume in enumerate(spec.volumes):
@@ -144,7 +144,7 @@ _INDEX_OF_JOB = "metadata.annotations['batch.kubernetes.io/job-completion-index'
 
 
 class Kind(Enum):
-    """What makes a VM's pod, as --as names it."""
+    """The object that makes a VM's pod, as --as names it."""
 
     POD = "pod"
     DEPLOYMENT = "deployment"
@@ -158,13 +158,13 @@ class Kind(Enum):
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """The restartPolicies of a pod that it can run."""
+        """The restartPolicies that its pods may have."""
         return ("OnFailure", "Never") if self is Kind.JOB else ("Always",)
 
 
 class Run(NamedTuple):
-    """By what a VM runs, how many of it (None: one, and whoever scales it may say), and how many at most may be away
-    while nodes are drained (None: nobody asks)."""
+    """What runs a VM: the kind of object; how many replicas (None: one, and a scaler may change it); and how many of
+    them may be unavailable while nodes are drained (None: no budget)."""
 
     kind: Kind = Kind.POD
     replicas: int | None = None
@@ -176,8 +176,8 @@ class Run(NamedTuple):
 
 
 def refuse_unfit(given: ParsedVM, run: Run, policy: str, *, imports: bool) -> None:
-    """UserError for a VM that such a controller cannot run: by its name, by its runStrategy, which gives its pod's
-    restartPolicy, or by what it has that is one pod's alone."""
+    """Raise UserError for a VM that the controller cannot run: for its name, for its runStrategy, which gives the pod's
+    restartPolicy, or for what only one pod can have."""
     _refuse_name(given.instance.metadata.name, run)
     if run.kind is Kind.POD:
         if run.replicas is not None:
@@ -198,8 +198,8 @@ def refuse_unfit(given: ParsedVM, run: Run, policy: str, *, imports: bool) -> No
 
 
 def _refuse_name(name: str, run: Run) -> None:
-    """UserError for a name that cannot be the controller's, or of which it could make no pods: the API server would say
-    so, or only the controller's events. A Pod's and a Deployment's may be as long as the manifest's."""
+    """Raise UserError if the controller cannot have the name, or could make no pods of it: otherwise only the API
+    server or the controller's events would tell. A Pod and a Deployment can have any name that a manifest can."""
     if run.kind is Kind.STATEFULSET:
         behind = _REVISION
     elif run.kind is Kind.JOB:
@@ -215,7 +215,7 @@ def _refuse_name(name: str, run: Run) -> None:
 
 
 def run_by(run: Run, pod: PodObject, given: ParsedVM, state: PodObject | None, *, imports: bool) -> list[PodObject]:
-    """Return the controller, with what it needs before it. `state` is the claim of the VM's state."""
+    """Return the controller, after the objects that it needs. `state` is the claim of the VM's state."""
     if run.kind is Kind.POD:
         return [pod]
     metadata, policy = pod["metadata"], pod["spec"]["restartPolicy"]
@@ -263,14 +263,14 @@ def run_by(run: Run, pod: PodObject, given: ParsedVM, state: PodObject | None, *
 
 
 def pod_spec(made: Mapping[str, Any]) -> Any:
-    """Return the spec of the pods that an object is or makes; None for one of another kind."""
+    """Return the spec of the pods that an object is or makes; None for an object of another kind."""
     if made["kind"] == Kind.POD.kind:
         return made["spec"]
     return made["spec"]["template"]["spec"] if made["kind"] in {kind.kind for kind in Kind} else None
 
 
 def _template(pod: PodObject, given: ParsedVM) -> PodObject:
-    """The pod without a name. Its host name is that of the pod that is made, unless the manifest has one."""
+    """Return the pod without its name, as a template. Each pod's host name is its own, unless the manifest has one."""
     metadata = {key: pod["metadata"][key] for key in ("labels", "annotations")}
     spec = dict(pod["spec"])
     if given.instance.spec.hostname is None:
@@ -279,8 +279,8 @@ def _template(pod: PodObject, given: ParsedVM) -> PodObject:
 
 
 def _to_its_end(run: Run, policy: str) -> PodObject:
-    """A Job's own fields. Whatever ends a pod before its guest has ended counts as no attempt, if the VM is to be tried
-    again; a wrong manifest ends the Job."""
+    """Return a Job's own fields. If the VM is to be tried again, a disruption of a pod counts as no attempt; a wrong
+    manifest ends the Job."""
     retries = _RETRIES if policy == "OnFailure" else 0
     codes = {"containerName": "compute", "operator": "In", "values": [_WRONG_MANIFEST]}
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
@@ -299,7 +299,7 @@ def _to_its_end(run: Run, policy: str) -> PodObject:
 
 
 def _name_by_index(template: PodObject, vm: str, *, indexed: bool) -> None:
-    """A Job gives each attempt another name: its guest has the VM's, and that of its index."""
+    """Have the guest use the VM's name and its index: a Job gives each attempt's pod another name."""
     (container,) = template["spec"]["containers"]
     index = {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_OF_JOB}}}
     name = {"name": NAME, "value": f"{vm}-$({_INDEX})" if indexed else vm}
@@ -313,7 +313,7 @@ def _name_by_index(template: PodObject, vm: str, *, indexed: bool) -> None:
 
 
 def _claims(given: ParsedVM, state: PodObject | None, *, imports: bool) -> tuple[list[PodObject], list[PodObject]]:
-    """Return the sources of claims, and the volumeClaimTemplates of a StatefulSet."""
+    """Return the sources of a StatefulSet's claims, and its volumeClaimTemplates."""
     claims: list[PodObject] = [{"metadata": {"name": STATE_VOLUME}, "spec": state["spec"]}] if state is not None else []
     sources = []
     for volume, (path, template) in (templates_of(given) if imports else {}).items():

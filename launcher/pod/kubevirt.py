@@ -75,7 +75,7 @@ def claim_template(vm: JSONObject, cluster: Cluster | None = None) -> PodObject:
 
 
 def _entries(listed: Any, kind: EntryKind) -> Iterator[Entry]:
-    """Yield each entry; one without a deviceName has a claim of its own."""
+    """Yield each entry of a list; an entry without a deviceName has a claim of its own, and gets an empty Request."""
     for entry in listed if isinstance(listed, list) else ():
         name, resource = value_at(entry, ("name",)), value_at(entry, ("deviceName",))
         yield Entry(kind=kind, name=str(name), wants=resource if isinstance(resource, str) else Request("", ""))

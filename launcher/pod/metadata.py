@@ -1,9 +1,9 @@
-"""What the pod and the objects beside it are called; what the manifest has for the pod word for word: where it runs,
-whom it asks for names; and its annotations: the VM's own, as far as the pod may have them, and those for Multus.
+"""Names of the pod and of the objects beside it; the manifest's fields that the pod gets word for word, for scheduling
+and name resolution; and its annotations: those of the VM that the pod may have, and those for Multus.
 
 Pod Security judges fields alone, while container runtimes, NRI's plugins and OCI hooks read annotations, by names that
-each node may configure. So below `privileged` a pod has those that are known to be for somebody else. At every level
-launcher.vm.annotations refuses those that runtimes are known to read.
+each node may configure. So below `privileged` a pod has only annotations that are known to be for another reader. At
+every level launcher.vm.annotations refuses those that runtimes are known to read.
 """
 
 import re
@@ -27,8 +27,8 @@ _DIGITS = 10  # as many digits as kustomize puts behind a name
 
 
 def by_content(vm: str, content: str) -> str:
-    """The name of an object that cannot be changed: other content is another object, beside the one that a running pod
-    was made with. It is longer than all other names; UserError where Kubernetes takes none of its length."""
+    """Return the name of an immutable object: with other content it is another object, beside the one that a running
+    pod was made with. No other name is as long; UserError if it is too long for Kubernetes."""
     name = f"gpu-launcher-{vm}-{sha256(content.encode()).hexdigest()[:_DIGITS]}"
     if len(name) > _LARGEST:
         wrong = (
@@ -39,7 +39,8 @@ def by_content(vm: str, content: str) -> str:
 
 
 def state_claim(vm: str) -> str:
-    """The claim that keeps EFI's variables and the TPM's state, as KubeVirt calls it (pkg/storage/backend-storage)."""
+    """Return the name of the claim that keeps EFI's variables and the TPM's state, as KubeVirt calls it
+    (pkg/storage/backend-storage)."""
     return f"persistent-state-for-{vm}"
 
 
@@ -56,7 +57,7 @@ _HASH = 8
 
 
 def passed_on(spec: Spec, hostname: str) -> PodObject:
-    """Return fields of the pod's spec, without those that the manifest does not set."""
+    """Return the pod's spec fields that the manifest sets. UserError if nodeSelector has another architecture."""
     fields = {name: plain(getattr(spec, name), f"spec.{name}") for name in _SPEC}
     selector = {_ARCHITECTURE: spec.architecture, **(fields["nodeSelector"] or {})}
     if selector[_ARCHITECTURE] != spec.architecture:
@@ -120,16 +121,16 @@ _KUBECTLS = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def annotation_prefix(word: str) -> str:
-    """Return a name of an annotation, or what names begin with; ValueError for a word that is neither."""
+    """Return the word if it is an annotation's name or the beginning of one; ValueError for anything else."""
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9./_-]{0,316}", word):
         return word
     raise ValueError(f"{word!r}; expected a name of an annotation, or what names begin with, like example.com/.")
 
 
 def annotations(metadata: Metadata, spec: Spec, level: Level, passed: Sequence[str]) -> dict[str, str]:
-    """Return the pod's annotations: the VM's, and those by which Multus attaches its networks. `passed`: names that the
-    pod may have too, and what names begin with, up to a slash or a dot. UserError for those that no pod of the level
-    has."""
+    """Return the pod's annotations: the VM's, and those by which Multus attaches its networks. `passed`: further names
+    that the pod may have, or beginnings of names, up to a slash or a dot. UserError for names that no pod of the level
+    may have."""
     annotations: dict[str, str] = {}
     ours = multus.annotations(spec)
     for name, value in metadata.annotations.written.items():
@@ -151,7 +152,7 @@ def annotations(metadata: Metadata, spec: Spec, level: Level, passed: Sequence[s
 
 
 def is_known(name: str) -> bool:
-    """Return whether an annotation is known to be read by nothing that runs containers."""
+    """Return whether the annotation is known not to be read by anything that runs containers."""
     domain, slash, _ = name.partition("/")
     return name in WHOLE or (bool(slash) and f".{domain}".endswith(tuple(f".{each}" for each in DOMAINS)))
 

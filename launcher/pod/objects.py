@@ -64,16 +64,18 @@ def objects(
     card: MappedBARs = ANY_CARD,
     words: Sequence[str] = (),
 ) -> tuple[PodObject, ...]:
-    """The VM's record, which is the ConfigMap with the manifest and `words`; the claim that keeps what outlives the
-    pod, if anything does; the DataVolumes of its templates, with `imports`; and the Pod, or what `run` has make it.
+    """Return the VM's record, which is the ConfigMap with the manifest and `words`; the claim for state that outlives
+    the pod, if the VM keeps any; the DataVolumes of its templates, with `imports`; and the Pod, or the controller that
+    `run` names.
 
-    With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
-    `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
-    resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
-    of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log,
-    `metrics` is the pod's port for its own, `hosts` are names by which that port is asked. `card`: the BARs of each
-    device, for the pod's memory. `words` are the flags that say all this again, for who starts a VM that was stopped.
-    UserError, by the manifest's path, for what no pod can be, or none of the `confinement`.
+    With `dra`, which then gives the cards, there is also the ResourceClaimTemplate, and the manifest asks for its
+    requests. `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the
+    domain of the resources that are /dev/kvm and the like. With `start` even a VM that is not to run has a pod. `owner`
+    is the uid of that last object in the cluster: objects that only it needs are deleted with it. `logs` are flags of
+    the launcher's log, `metrics` is the pod's port for its own metrics, `hosts` are names by which that port may be
+    requested. `card`: the BARs of each device, for the pod's memory. `words` are the flags that repeat these arguments,
+    to start the VM again after a stop. UserError, by the manifest's path, for what no pod can be, or no pod of this
+    `confinement`.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
     template: ClaimTemplate | None = None
@@ -118,8 +120,8 @@ def _reference(owner: PodObject, uid: str) -> PodObject:
 
 
 def _record(given: ParsedVM, vm: Metadata, words: Sequence[str]) -> PodObject:
-    """The manifest as it was given: byte for byte where the file has nothing else in it; and the flags. It can't be
-    changed, as the pod that was made of it can't."""
+    """Return the ConfigMap with the manifest and the flags: the file byte for byte if it has nothing else in it. It is
+    immutable, like the pod made of it."""
     text = given.text if given.text is not None else documents(map(_without_dumped, given.documents))
     size = len(text.encode())
     if size > _LARGEST_DATA:
@@ -139,7 +141,7 @@ def _record(given: ParsedVM, vm: Metadata, words: Sequence[str]) -> PodObject:
 
 
 def _without_dumped(document: Mapping[str, Any]) -> PodObject:
-    """An object without what a cluster's dump adds to it, which nobody reads."""
+    """Return an object without the fields that a cluster's dump adds and nobody reads."""
     kept = {name: value for name, value in document.items() if name != "status"}
     if isinstance(metadata := kept.get("metadata"), dict):
         kept["metadata"] = {name: value for name, value in metadata.items() if name != "managedFields"}
@@ -148,7 +150,7 @@ def _without_dumped(document: Mapping[str, Any]) -> PodObject:
 
 
 def _state(given: ParsedVM, vm: Metadata) -> PodObject:
-    """The claim for EFI's variables and the TPM's state."""
+    """Return the claim for EFI's variables and the TPM's state."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -238,8 +240,8 @@ def _show_metrics(pod: PodObject, port: int) -> None:
 
 
 def _environ(spec: Spec) -> list[PodObject]:
-    """Who the VM is, as the pod knows best, on which node if the guest is told, and where libvirt and swtpm look for
-    their files when they are not root's."""
+    """Return the variables for the VM's namespace and name, as the pod knows them; the node's name, if the guest gets
+    it; and where libvirt and swtpm look for their files when they do not run as root."""
     fields = {NAMESPACE: "metadata.namespace", NAME: "metadata.name"}
     if any(volume.downwardMetrics is not None for volume in spec.volumes):
         fields[NODE] = "spec.nodeName"
@@ -253,7 +255,7 @@ def _environ(spec: Spec) -> list[PodObject]:
 
 
 def explained(needed: PodMemory) -> str:
-    """The parts of the pod's memory, a line each, with their sum."""
+    """Return the parts of the pod's memory, one a line, with their sum."""
     lines = [f"{written(part.size)} {part.what}" for part in needed.parts]
     lines.append(f"= {written(needed.request)} requested")
     if needed.hugepages:
@@ -264,7 +266,7 @@ def explained(needed: PodMemory) -> str:
 
 
 def _metadata(name: str, given: ParsedVM, vm: Metadata) -> PodObject:
-    """Without a namespace where the manifest has none: it is where kubectl is."""
+    """Return an object's metadata, without a namespace if the manifest has none: kubectl's own applies then."""
     return {
         "name": name,
         **({"namespace": given.namespace} if given.namespace is not None else {}),
@@ -277,7 +279,7 @@ _ADOPTS = "cdi.kubevirt.io/allowClaimAdoption"
 
 
 def data_volumes(given: ParsedVM) -> tuple[PodObject, ...]:
-    """Return them as the API takes them, in the VM's namespace whatever the template says, as KubeVirt's are."""
+    """Return the DataVolumes of the VM's templates, in the VM's namespace whatever a template says, as in KubeVirt."""
     if not isinstance(given.manifest, VirtualMachine):
         return ()
     return tuple(

@@ -1,7 +1,7 @@
-"""What the pod's container asks of its node: CPUs, memory, a unit for each device, requests of claims; and
-who offers the devices.
+"""What the pod's container requests of its node: CPUs, memory, a unit for each device, requests of claims; and who
+offers the devices.
 
-As KubeVirt's pkg/virt-controller/services/renderresources.go has it, but for what memory.py says.
+As KubeVirt's pkg/virt-controller/services/renderresources.go has it, except for what memory.py says.
 """
 
 import re
@@ -40,7 +40,7 @@ _EXTENDED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_
 def container_resources(spec: Spec, guest: Guest, needed: PodMemory, node_devices: str) -> dict[str, Any]:
     """Return the container's `resources`. `node_devices` is the domain of the resources that are /dev/kvm and the like.
 
-    UserError, by the manifest's path, where it asks for what a pod cannot have.
+    UserError, by the manifest's path, for resources that a pod cannot have.
     """
     resources, devices = spec.domain.resources, spec.domain.devices
     requests, limits = _cpu(resources, guest)
@@ -102,7 +102,7 @@ def _devices(spec: Spec, guest: Guest, node_devices: str) -> dict[str, int]:
 
 
 def _of_node(spec: Spec, guest: Guest) -> list[NodeDevice]:
-    """Return the devices of the node that any number of pods may have. passt needs none."""
+    """Return the node's own devices that the guest needs, which any number of pods may share. passt needs none."""
     devices = spec.domain.devices
     # Who allows QEMU's own CPU wants to run where no /dev/kvm is offered.
     needed = [] if guest.allows_emulation else [NodeDevice.KVM]
@@ -117,7 +117,7 @@ def _of_node(spec: Spec, guest: Guest) -> list[NodeDevice]:
 
 
 def _add_others(resources: Resources, requests: dict[str, str], limits: dict[str, str]) -> None:
-    """Pass on what else the manifest's resources have, which is between the pod and its node."""
+    """Add the manifest's other resources unchanged: they are between the pod and its node."""
     for where, theirs, ours in (("requests", resources.requests, requests), ("limits", resources.limits, limits)):
         for name, amount in theirs.items():
             if name in ("cpu", "memory", "ephemeral-storage"):
@@ -148,13 +148,13 @@ def _add_others(resources: Resources, requests: dict[str, str], limits: dict[str
 
 
 def _with_ours(storage: int) -> str:
-    """Return these bytes and ours, in whole megabytes."""
+    """Return these bytes plus the launcher's own, in whole megabytes."""
     return f"{-(-storage // _MEGABYTE) + _EPHEMERAL_STORAGE}M"
 
 
 def _claims(devices: Devices) -> list[dict[str, str]]:
-    """Return the container's requests of claims. A claim with several requests is there once, as a whole: the name of a
-    claim is its key (Kubernetes' ResourceRequirements)."""
+    """Return the container's requests of claims. A claim with several requests is listed once, as a whole, since the
+    list's key is the claim's name (Kubernetes' ResourceRequirements)."""
     requests: dict[str, list[str]] = {}
     for entry in (*devices.gpus, *devices.hostDevices):
         if entry.claimName is not None and entry.requestName is not None:
@@ -168,10 +168,10 @@ def resource_claims(spec: Spec) -> list[Mapping[str, str]]:
 
 
 def waits_for(vm: str, pod: Mapping[str, Any], node_devices: str) -> str | None:
-    """Return what a node has to offer before this VM's pod runs, in a sentence; None for nothing but CPUs and memory.
+    """Return a sentence with what a node has to offer before this VM's pod runs; None if that is only CPUs and memory.
 
-    It also says who offers each resource, as far as its name tells: the pod's events do not.
-    `pod` is the pod's spec. `node_devices` is the domain of the resources that are /dev/kvm and the like.
+    The sentence also says who offers each resource, as far as its name shows: the pod's events do not. `pod` is the
+    pod's spec. `node_devices` is the domain of the resources that are /dev/kvm and the like.
     """
     limits = pod["containers"][0]["resources"].get("limits", {})
     asked = [(resource, number) for resource, number in limits.items() if "/" in resource]
@@ -185,8 +185,8 @@ def waits_for(vm: str, pod: Mapping[str, Any], node_devices: str) -> str | None:
 
 
 def for_containers(vm: str, pod: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Return a problem for each resource of this VM's pod that is, by its name, a GPU for containers. `pod` is the
-    pod's spec."""
+    """Return a problem for each resource of this VM's pod whose name means a GPU for containers. `pod` is the pod's
+    spec."""
     limits = pod["containers"][0]["resources"].get("limits", {})
     return tuple(
         Problem(

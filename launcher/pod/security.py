@@ -1,10 +1,10 @@
-"""As whom the container runs and what it may do: the least with which a VM of this kind starts, at each level of the
-Pod Security Standards.
+"""The container's user and rights: the least with which a VM of this kind starts, at each level of the Pod Security
+Standards.
 
-Every VM's processes are user 107's, without a capability. Where something on the node is root's, the container starts
-as root, and `run` hands that over and becomes the user before it does anything else (launcher.runtime.user). At the
-level restricted it starts as the user: the node's runtime has to give it the device nodes and the memlock limit.
-Each line was found by leaving it out: docs/decisions/0009, 0026 and 0046.
+Every VM's processes are user 107's, without a capability. If the node has something for the VM that belongs to root,
+the container starts as root, and `run` hands it over and becomes the user before it does anything else
+(launcher.runtime.user). At the level restricted it starts as the user: the node's runtime has to give it the device
+nodes and the memlock limit. Each line was found by leaving it out: docs/decisions/0009, 0026 and 0046.
 """
 
 from collections.abc import Iterator
@@ -45,8 +45,8 @@ class Level(StrEnum):
 
 
 class Confinement(NamedTuple):
-    """The level that has to admit the pod, whether the nodes have this project's AppArmor profile, and what annotations
-    the pod may have below `privileged` beside the known ones (launcher.pod.metadata)."""
+    """The level that has to admit the pod; whether the nodes have this project's AppArmor profile; and the annotations
+    that the pod may have below `privileged` besides the known ones (launcher.pod.metadata)."""
 
     level: Level = Level.PRIVILEGED
     has_apparmor: bool = False
@@ -54,7 +54,7 @@ class Confinement(NamedTuple):
 
 
 def refuse_above(level: Level, spec: Spec, guest: Guest) -> None:
-    """Raise UserError, by the manifest's paths, for all that no pod of the level can have."""
+    """Raise UserError, by the manifest's paths, for all fields that no pod of the level can have."""
     if level is not Level.PRIVILEGED and (found := [*_above_baseline(spec, guest)]):
         fix = "leave it out, or print the pod with --level privileged"
         wrong = f"which the Pod Security level {level} does not allow"
@@ -105,7 +105,7 @@ def container_security(spec: Spec, guest: Guest, block: frozenset[str], confinem
 
 
 def handover(spec: Spec, guest: Guest, block: frozenset[str], level: Level) -> list[str]:
-    """Return the arguments of `run` by which a container that starts as root becomes the user; [] if it needs none."""
+    """Return the arguments with which `run`, started as root, becomes the user; [] if the container needs no root."""
     if level is Level.RESTRICTED:
         return []
     nodes, limits = _nodes(spec, guest, block), _limits(spec, guest, level)
@@ -119,15 +119,15 @@ def handover(spec: Spec, guest: Guest, block: frozenset[str], level: Level) -> l
 
 
 def _apparmor(confinement: Confinement) -> PodObject:
-    """Return the profile of a container with passt; none means the runtime's, if the node has AppArmor at all."""
+    """Return the AppArmor profile of a container with passt; {} means the runtime's, if the node has AppArmor."""
     if confinement.has_apparmor:
         return {"appArmorProfile": {"type": "Localhost", "localhostProfile": APPARMOR_PROFILE}}
     return {"appArmorProfile": _UNCONFINED} if confinement.level is Level.PRIVILEGED else {}
 
 
 def _nodes(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    """Return what root owns in the container, as it is the node's: device nodes, also those of claims; host disks that
-    the kubelet makes."""
+    """Return the container's paths that belong to root, as on the node: device nodes, claims' among them; and host
+    disks that the kubelet makes."""
     needs_dev_sev = guest.confidentiality is not None and guest.confidentiality.needs_dev_sev
     host_disks = ((volume.name, volume.hostDisk) for volume in spec.volumes if volume.hostDisk is not None)
     return [
@@ -143,7 +143,7 @@ def _nodes(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
 
 
 def _limits(spec: Spec, guest: Guest, level: Level) -> list[str]:
-    """Return the limits that the container raises, by SYS_RESOURCE."""
+    """Return the limits that the container raises, with SYS_RESOURCE."""
     if level is not Level.PRIVILEGED:
         return []
     return [
