@@ -42,13 +42,13 @@ def services(sysfs: Path, *, is_plugin: bool) -> list[Any]:
 
 
 def _load() -> None:
-    """Import what only a define needs. KubeVirt's launcher waits for Info before it starts libvirt, so what is imported
-    until then delays the guest, and what is imported while libvirt starts does not."""
+    """Import what only OnDefineDomain needs. KubeVirt's launcher waits for Info before it starts libvirt: imports
+    before that answer delay the guest, imports while libvirt starts do not."""
     import launcher.hook.rewrite  # noqa: F401
 
 
 def _logged(domain: bytes, vmi: bytes, sysfs: Path) -> bytes:
-    """Return the new domain, with what was done to it in the log."""
+    """Return the new domain, and log what was changed."""
     from launcher.hook.kubevirt_domain import read_vmi
     from launcher.hook.rewrite import rewritten
 
@@ -65,7 +65,7 @@ def _logged(domain: bytes, vmi: bytes, sysfs: Path) -> bytes:
 
 
 class Info:
-    """KubeVirt gives a second for the answer, and gives the VM up without one: nothing else runs until then."""
+    """The service Info. KubeVirt waits a second for the answer, or gives the VM up: nothing else runs until then."""
 
     def __init__(self) -> None:
         self._is_loading = False
@@ -112,7 +112,7 @@ class DomainHookService:
         return methods_of(plugins_pb2.DESCRIPTOR.services_by_name["DomainHookService"], self)
 
     async def MutateDomain(self, request: plugins_pb2.MutateDomainRequest) -> plugins_pb2.MutateDomainResponse:
-        """Return the new domain; another hypervisor's as it is."""
+        """Return the new domain; another hypervisor's unchanged."""
         is_ours = request.domain_type in ("", "libvirt")
         domain = await self._rewrite(request.domain, request.vmi) if is_ours else request.domain
         return plugins_pb2.MutateDomainResponse(domain=domain)

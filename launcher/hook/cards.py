@@ -1,4 +1,4 @@
-"""Which card each entry gets, if KubeVirt has taken a companion of another entry's card for it.
+"""Which card each entry gets, if KubeVirt took a companion from another entry's card for it.
 
 An older device plugin writes every function of an IOMMU group into its variable, and KubeVirt takes them one by one: a
 VM with two GPUs gets one GPU and its audio (KubeVirt's issue 13925, issue 67 of NVIDIA's plugin). A sidecar sees the
@@ -19,15 +19,15 @@ from program.problem import Problem
 
 
 class Corrected(NamedTuple):
-    """`claims`: in their order, each with its own card if that is known. `warnings`: one for each claim that had
-    another entry's companion, or still has."""
+    """`claims`: in their order, each with its own card if that is known. `warnings`: one for each claim that had, or
+    still has, a companion of another entry's card."""
 
     claims: tuple[Claim, ...]
     warnings: tuple[Problem, ...]
 
 
 def corrected(claims: tuple[Claim, ...], host: Host) -> Corrected:
-    """Return the claims with their own cards. An entry whose resource is audio's own has what it asked for."""
+    """Return the claims with their own cards. An entry that requested an audio resource keeps its audio function."""
     wrong = dict(_companions_as_gpus(claims, host))
     right: dict[Claim, Claim] = {}
     warnings = []
@@ -50,7 +50,8 @@ def corrected(claims: tuple[Claim, ...], host: Host) -> Corrected:
 
 
 def _companions_as_gpus(claims: tuple[Claim, ...], host: Host) -> Iterator[tuple[Claim, Function]]:
-    """Yield each claim of another function than a GPU, with the GPU of its card that an entry of its resource has."""
+    """Yield each claim whose function is no GPU, with the GPU of that card, which another entry of the same resource
+    has."""
     gpus = {
         (claim.entry.wants, function.address)
         for claim in claims
@@ -69,8 +70,8 @@ def _companions_as_gpus(claims: tuple[Claim, ...], host: Host) -> Iterator[tuple
 
 
 def _free_of_model(pci_id: str, claims: tuple[Claim, ...], host: Host) -> list[Function]:
-    """Return the GPUs of this model that may be meant, ascending: each is on VFIO, in a group of which no entry has
-    anything. For an older plugin, an IOMMU group is one device, of its first GPU's model."""
+    """Return the GPUs of this model that may be meant, ascending: on VFIO, in an IOMMU group that no entry has a
+    function of. For an older plugin, an IOMMU group is one device, of its first GPU's model."""
     taken = {function.iommu_group for claim in claims if (function := _function(claim, host)) is not None}
     leads: dict[int | None, Function] = {}
     for function in host.functions.values():

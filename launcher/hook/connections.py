@@ -1,8 +1,8 @@
 """gRPC on a socket, by grpclib, with a limit on calls, on a request's size and on connections.
 
-Every process in the pod may call, so these limits keep one that errs from filling the sidecar's memory and from keeping
-KubeVirt out (docs/decisions/0033-what-the-hook-is-as-a-process.md). grpclib and h2 bound what is unread on a
-connection, the calls that are open on it, and their headers; launcher.hook.methods has the deadlines.
+Every process in the pod may call: the limits keep a faulty one from filling the sidecar's memory and from keeping
+KubeVirt out (docs/decisions/0033-what-the-hook-is-as-a-process.md). grpclib and h2 bound a connection's unread data,
+its open calls, and their headers; launcher.hook.methods has the deadlines.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _LAST_WORDS = 1.0  # seconds for callers to hear how it ended
 
 
 class Server:
-    """Serves grpclib's `services`. `request`: the most bytes of a request."""
+    """Serves grpclib's `services`. `request`: the largest request, in bytes."""
 
     def __init__(self, services: Sequence[Any], *, request: int) -> None:
         self._handlers = {path: handler for each in services for path, handler in each.__mapping__().items()}
@@ -110,7 +110,7 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
             self.hang_up(str(error) or type(error).__name__)
 
     def _keep(self, event: Any) -> None:
-        """Keep data of a request; end the call if it has more than the most bytes."""
+        """Keep data of a request; end the call if the request is larger than the server's limit."""
         stream, most = self.processor.streams.get(event.stream_id), self._server.request
         if stream is not None:
             stream.data_received += _FRAME
@@ -142,8 +142,8 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
 
 @contextmanager
 def _taking(listener: socket.socket, server: Server) -> Iterator[None]:
-    """Take the connections that wait, and drop those whose callers have gone: asyncio's own server makes all parts of a
-    connection for each, and so a caller that reconnects in a loop kept others out. Those who stay get theirs in turn, a
+    """Accept waiting connections, and drop those whose callers have gone: asyncio's own server makes all parts of a
+    connection for each, so a caller that reconnected in a loop kept others out. Callers that stay are served in turn, a
     few at once: each is heard before its connection ends for younger ones."""
     loop = asyncio.get_running_loop()
     made = set[asyncio.Task[Any]]()
@@ -196,7 +196,7 @@ def _taking(listener: socket.socket, server: Server) -> Iterator[None]:
 
 
 def _without_gone(callers: list[int]) -> list[int]:
-    """Close those whose other end is closed, and return the others."""
+    """Close the connections whose callers have gone, and return the others."""
     poll = select.poll()
     for caller in callers:
         poll.register(caller, 0)

@@ -1,4 +1,4 @@
-"""Elements that the hook writes into KubeVirt's domain, and takes out of it again, in place.
+"""Elements that the hook writes into KubeVirt's domain, and removes from it again, in place.
 
 Any other element stays as it is.
 """
@@ -44,8 +44,8 @@ def devices_of(root: Element) -> Element:
 
 
 def taken_out(root: Element, named: Iterable[Element], functions: set[PCIAddress]) -> Mapping[str, Element]:
-    """Take out the elements of an earlier answer: our controllers, and companions, which pass on one of these functions
-    and are not `named`, the entries' own. Return our bridges by their alias."""
+    """Remove the elements of an earlier answer: our controllers; and companions, which pass on one of these `functions`
+    and are not the entries' own devices, `named`. Return our bridges by their alias."""
     devices, kept = devices_of(root), set(named)
     ours: dict[str, Element] = {}
     for controller in devices.findall("controller"):
@@ -61,7 +61,7 @@ def taken_out(root: Element, named: Iterable[Element], functions: set[PCIAddress
 
 
 def take_out_empty(root: Element, moving: Iterable[Element]) -> None:
-    """Take out the bridges that KubeVirt has made for these devices alone, which move to other addresses."""
+    """Remove the bridges that KubeVirt made for these devices alone, which move to other addresses."""
     devices = devices_of(root)
     left = [address.bus for device in moving if (address := leave(device)) is not None]
     on = Counter(address.bus for address in _addresses(root))
@@ -77,7 +77,7 @@ def take_out_empty(root: Element, moving: Iterable[Element]) -> None:
 
 
 def leave(device: Element) -> PCIAddress | None:
-    """Take the guest's address away from a device, and return it."""
+    """Remove a device's address in the guest, and return it."""
     at = guest_address_of(device)
     if at is not None:
         device.remove(_one(device, "address"))
@@ -91,8 +91,8 @@ def _addresses(root: Element) -> Iterator[PCIAddress]:
 
 
 def indexed(layout: Layout, root: Element, earlier: Mapping[str, Element]) -> Layout:
-    """Return the layout with indices that nothing else in the domain has: those of our `earlier` bridges, or else the
-    lowest. The guest does not see them: its firmware counts by slots."""
+    """Return the layout with indices that nothing else in the domain has: those of our `earlier` bridges, or the lowest
+    free ones. The guest does not see indices: its firmware counts by slots."""
     taken = {0, *(address.bus for address in _addresses(root)), *(bridge.index for bridge in other_bridges(root))}
     before = [earlier.get(f"{_OURS}{bridge.index}") for bridge in layout.bridges]
     indices = [index for element in before if element is not None and (index := number(element.get("index", "")))]
@@ -139,7 +139,7 @@ def other_bridges(root: Element) -> tuple[PCIBridge, ...]:
 
 
 def write_cells(root: Element, cells: tuple[Cell, ...]) -> None:
-    """Write the guest's NUMA cells in place of those that the domain has."""
+    """Write the guest's NUMA cells in place of the domain's."""
     cpu = root.find("cpu")
     if cpu is None:
         cpu = etree.SubElement(root, "cpu")
@@ -149,7 +149,7 @@ def write_cells(root: Element, cells: tuple[Cell, ...]) -> None:
 
 
 def write_hole(root: Element, guest: Guest, hole: Hole | None) -> None:
-    """Write the hole for QEMU, the guest's CPU and EFI; nothing if the default is large enough."""
+    """Write the hole for QEMU, the guest's CPU and EFI; do nothing if the default is large enough."""
     if hole is None:
         return
     devices = devices_of(root)
@@ -185,7 +185,7 @@ def _kib(size: Element) -> int:
 
 
 def _join_command_line(root: Element, wanted: Element) -> None:
-    """Add these arguments of QEMU to the domain's, in place of an earlier window for EFI."""
+    """Add these QEMU arguments to the domain's; replace an earlier window for EFI."""
     has = root.find(str(wanted.tag))
     if has is None:
         root.append(wanted)
@@ -209,7 +209,7 @@ def write_devices(
     named: Mapping[Entry, Element],
     earlier: Mapping[str, Element],
 ) -> None:
-    """Write our bridges, then every card onto its seat. `earlier` are our bridges of the answer before."""
+    """Write our bridges, then every card onto its seat. `earlier` are our bridges in the previous answer."""
     devices = devices_of(root)
     if any(bridge.model == EXPANDER for bridge in layout.bridges) and any(
         bridge.model == EXPANDER for bridge in other_bridges(root)
@@ -242,7 +242,7 @@ def write_devices(
 
 
 def _bridges(layout: Layout, earlier: Mapping[str, Element]) -> Iterator[Element]:
-    """Yield our bridges, each with its alias, and with the hotplug='off' that KubeVirt gives to a port in use."""
+    """Yield our bridges, each with its alias, and with the hotplug='off' that KubeVirt gives to ports in use."""
     for place, bridge in enumerate(layout.bridges, start=1):
         alias = f"{_OURS}{place}"
         element = guest_pci.bridge(bridge)
@@ -255,9 +255,10 @@ def _bridges(layout: Layout, earlier: Mapping[str, Element]) -> Iterator[Element
 
 
 def _spare(root: Element, layout: Layout, earlier: Mapping[str, Element]) -> Iterator[Element]:
-    """Yield an empty port from the second define on, when each device has an address: libvirt would fill it before.
+    """Yield an empty port from the second define on, when each device has an address: on the first, libvirt would fill
+    it.
 
-    libvirt adds an empty port to a domain without bridges that needs some, but not to one with ours.
+    libvirt adds an empty port to a domain without bridges that needs ports, but not to one with ours.
     """
     others, libvirts = other_bridges(root), devices_of(root).find("controller[@model='pcie-root-port']/address")
     is_there = devices_of(root).find(f"controller/alias[@name='{_SPARE}']") is not None
@@ -268,7 +269,7 @@ def _spare(root: Element, layout: Layout, earlier: Mapping[str, Element]) -> Ite
 
 
 def _idle(devices: Element, guest: Guest, layout: Layout) -> Iterator[Element]:
-    """Yield the controllers on free seats, with other indices than KubeVirt's."""
+    """Yield the controllers on free seats, with indices that KubeVirt does not use."""
     others = devices.iterfind("controller[@type='virtio-serial']")
     first = max((number(each.get("index", "")) or 0 for each in others), default=0)
     for place, element in enumerate(guest_pci.placeholders(guest, layout), start=1):
@@ -278,8 +279,8 @@ def _idle(devices: Element, guest: Guest, layout: Layout) -> Iterator[Element]:
 
 
 def _write_screen(root: Element, guest: Guest, layout: Layout) -> None:
-    """Give the screen the address that it has in our own domains, on bus 0 behind all seats: libvirt would place it on
-    the slot of our first port. KubeVirt does not keep the address."""
+    """Give the screen its address in our own domains, on bus 0 behind all seats: libvirt would place it on our first
+    port's slot. KubeVirt does not keep the address."""
     screen = devices_of(root).find("video")
     model = None if screen is None else screen.find("model")
     if screen is None or model is None or model.get("type") in ("none", "ramfb") or guest.architecture != "amd64":
@@ -291,14 +292,14 @@ def _write_screen(root: Element, guest: Guest, layout: Layout) -> None:
 
 
 def _seat(hostdev: Element, device: HostDev) -> None:
-    """Give an entry's own device its address, and its source if KubeVirt took another card's."""
+    """Give an entry's own device its address, and the right source if KubeVirt took another card's function."""
     if not isinstance(device.source, UUID) and source_of(hostdev) != device.source:
         _put(_one(hostdev, "source"), pci_address(device.source))
     _put(hostdev, guest_address(device.address, multifunction=device.multifunction))
 
 
 def _companion(named: Element, device: HostDev) -> Element:
-    """Return the <hostdev> of a function that comes with an entry's own, with the same driver."""
+    """Return the <hostdev> of a companion function, with the driver of the entry's own device, `named`."""
     assert isinstance(device.source, PCIAddress), "a mediated device has no companions"
     element = E.hostdev(mode="subsystem", type="pci", managed=named.get("managed", "no"))
     element.extend(deepcopy(driver) for driver in named.findall("driver") if driver.get("iommufd") is not None)
@@ -315,7 +316,7 @@ def write_no_rom(hostdev: Element) -> None:
 
 
 def refuse_one_address_twice(root: Element) -> None:
-    """Raise a Refusal if two devices have one address in the guest, such as one that the VM's manifest has chosen."""
+    """Raise Refusal if two devices have one address in the guest, for example one that the VM's manifest chose."""
     twice = [address for address, count in Counter(_addresses(root)).items() if count > 1]
     if not twice:
         return
@@ -330,7 +331,7 @@ def refuse_one_address_twice(root: Element) -> None:
 
 
 def _put(parent: Element, element: Element) -> None:
-    """Write an element in place of the first one of its name, or behind the others."""
+    """Write an element in place of the first one of its name, or at the end."""
     old = parent.find(str(element.tag))
     if old is None:
         parent.append(element)

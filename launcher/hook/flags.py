@@ -8,7 +8,7 @@ _SOCKETS = "/var/run/kubevirt-hooks"
 
 
 class ToServe(NamedTuple):
-    """The socket to serve on, the directory that stands for /sys, and whether to be a plugin or a sidecar."""
+    """The socket to serve on, the directory that stands for /sys, and whether to serve as a plugin or a sidecar."""
 
     socket: str
     sysfs: str = SYS
@@ -16,5 +16,6 @@ class ToServe(NamedTuple):
 
 
 def own_socket() -> str:
-    """Return a new path where KubeVirt's launcher looks: it knows sidecars by the names of their sockets alone."""
+    """Return a new path where KubeVirt's launcher looks for sidecars, which it tells apart by their sockets' names
+    alone."""
     return f"{_SOCKETS}/gpu-launcher-{os.urandom(6).hex()}.sock"

@@ -1,5 +1,5 @@
-"""What KubeVirt sends: the domain as it has written it, with a guest, its cards, and where they are already; and what
-the VM asks for, in annotations and entries of the VMI.
+"""What KubeVirt sends: its domain, with a guest, the cards, and those already placed; and the VMI, with what its
+annotations and entries ask for.
 
 Elements and their values are those of KubeVirt's converter (pkg/virt-launcher/virtwrap/converter), and those that
 libvirt added when the domain was last defined.
@@ -34,14 +34,14 @@ _LISTS = {"gpus": EntryKind.GPU, "hostDevices": EntryKind.HOST_DEVICE}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VMIRequest:
     """What a VMI asks of the hook. `resources`: the resource of each entry, by list and name, in the order of the
-    entries' seats; empty for an entry that DRA serves."""
+    entries' seats; "" for an entry that DRA serves."""
 
     annotations: Annotations = field(default_factory=Annotations)
     resources: Mapping[tuple[EntryKind, str], str] = field(default_factory=dict)
 
 
 def read_vmi(vmi: bytes) -> VMIRequest:
-    """Read a VirtualMachineInstance as JSON; UserError for anything else, and for annotations that make no sense."""
+    """Read a VirtualMachineInstance from JSON; UserError for anything else, and for invalid annotations."""
     try:
         given = json.loads(vmi)
     except (ValueError, RecursionError) as error:
@@ -90,7 +90,7 @@ def _entries(devices: Mapping[str, Any]) -> Iterable[tuple[tuple[EntryKind, str]
 
 
 def _object(parent: Any, field: str) -> Mapping[str, Any]:
-    """Return an object that is a field of another; empty if it is anything else, which KubeVirt's API has refused."""
+    """Return an object that is a field of another; {} for any other value, which KubeVirt's API has refused."""
     value = parent.get(field) if isinstance(parent, dict) else None
     return value if isinstance(value, dict) else {}
 
@@ -128,7 +128,7 @@ def _no_domain(wrong: str) -> UserError:
 
 
 def guest_in(root: Element, request: VMIRequest) -> Guest:
-    """Read the guest, with what the annotations ask for; UserError if the domain lacks something that it needs."""
+    """Read the guest, with what the annotations ask for; UserError if the domain lacks an element that this needs."""
     kind = root.find("os/type")
     architecture = _ARCHITECTURES.get("" if kind is None else kind.get("arch", ""))
     if kind is None or architecture is None:
@@ -151,7 +151,7 @@ def guest_in(root: Element, request: VMIRequest) -> Guest:
 
 
 def memory_in(root: Element) -> int:
-    """Return the memory in bytes, without memory that may be added while the guest runs."""
+    """Return the memory in bytes, without memory that can be hotplugged."""
     memory = root.find("memory")
     if memory is None:
         raise _lacks("memory")
@@ -159,13 +159,13 @@ def memory_in(root: Element) -> int:
 
 
 def most_memory_in(root: Element) -> int:
-    """Return the memory in bytes, with memory that may be added while the guest runs."""
+    """Return the memory in bytes, with memory that can be hotplugged."""
     most = root.find("maxMemory")
     return memory_in(root) if most is None else max(memory_in(root), _bytes(most, most.text or ""))
 
 
 def number(text: str) -> int | None:
-    """Read a number; None for another text, and for a larger number than any in a domain."""
+    """Read a number; None for any other text, and for a number larger than any in a domain."""
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
@@ -210,7 +210,7 @@ def pinning_in(root: Element) -> Pinning | None:
 
 
 def cells_in(root: Element, processors: Processors) -> tuple[Cell, ...]:
-    """Read the guest's NUMA cells, each with the host's node that its memory is bound to, or that has all its CPUs."""
+    """Read the guest's NUMA cells, each with the host node that its memory is bound to, or that all its CPUs are on."""
     bound = {node.get("cellid"): node.get("nodeset", "") for node in root.iterfind("numatune/memnode")}
     pinned = pinning_in(root)
     node_of = {cpu: node.id for node in processors.nodes for cpu in node.cpus}
@@ -238,10 +238,10 @@ def _cpulist(text: str) -> tuple[int, ...]:
 
 
 def named_in(root: Element, request: VMIRequest) -> Mapping[Claim, Element]:
-    """Return the <hostdev> of each entry, in the order of the VM's: all gpus, then all hostDevices. An entry that the
-    VMI does not name has its place behind the others of its list.
+    """Return the <hostdev> of each entry in the VM's order: all gpus, then all hostDevices. An entry that the VMI does
+    not name comes last in its list.
 
-    UserError where two entries of a list have one name, or two entries one device.
+    UserError if two entries of a list have one name, or two entries one device.
     """
     places = {key: place for place, key in enumerate(request.resources)}
 
@@ -309,7 +309,7 @@ def pci_of(address: Element) -> PCIAddress:
 
 
 def source_of(hostdev: Element) -> PCIAddress | None:
-    """Return the host's function that is passed on; None if it is another device."""
+    """Return the host's PCI function that is passed on; None for a device of another kind."""
     address = hostdev.find("source/address")
     if hostdev.get("type") != "pci" or address is None:
         return None
@@ -318,7 +318,7 @@ def source_of(hostdev: Element) -> PCIAddress | None:
 
 
 def guest_address_of(device: Element) -> PCIAddress | None:
-    """Return a device's address in the guest, with its bus as libvirt counts; None if libvirt is to choose it."""
+    """Return a device's address in the guest, with libvirt's bus number; None if libvirt is to choose it."""
     address = device.find("address")
     if address is None or address.get("type") != "pci" or address.get("slot") is None:
         return None

@@ -1,4 +1,4 @@
-"""A service of a .proto file for grpclib: each method is answered by the function of its name."""
+"""A service of a .proto file for grpclib: the function of a method's name answers it."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ _Stream = Stream[Any, Any]
 
 def methods_of(service: ServiceDescriptor, answers: object) -> dict[str, Handler]:
     """Return the service's methods by their path on the wire. `answers` has a coroutine function for each, from the
-    request to the answer; what it raises becomes the call's status.
+    request to the answer; an exception becomes the call's status.
     """
     return {
         (path := f"/{service.full_name}/{method.name}"): _handler(path, method, getattr(answers, method.name))
@@ -46,7 +46,7 @@ async def _answer_one(path: str, answer: Callable[[Any], Awaitable[Message]], st
 
 
 async def _request(stream: _Stream) -> Any:
-    """Receive the request's message; GRPCError if there is none, more than one, or not a whole one."""
+    """Receive the request's message; GRPCError if there is none, more than one, or only a part of one."""
     async with asyncio.timeout(_PATIENCE):
         try:
             request = await stream.recv_message()
@@ -63,7 +63,7 @@ async def _request(stream: _Stream) -> Any:
 
 @contextmanager
 def _status_of_errors(path: str) -> Iterator[None]:
-    """Turn what is raised into the call's status."""
+    """Turn an exception into the call's status."""
     try:
         yield
     except GRPCError:

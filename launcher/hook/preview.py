@@ -16,12 +16,12 @@ _LIBVIRTS_SCREEN = PCIAddress(0, 0, 1, 0)
 
 def before_libvirt(domain: bytes) -> bytes:
     """Return the domain as KubeVirt writes it at the next start: without the ports and addresses that libvirt added,
-    since a card with an address is one that KubeVirt has placed."""
+    since a card with an address counts as placed by KubeVirt."""
     root = parsed(domain)
     devices, bridges = devices_of(root), {bridge.index: bridge for bridge in other_bridges(root)}
 
     def is_libvirts(bus: int) -> bool:
-        """Whether libvirt added every bridge above this bus: those of KubeVirt begin with an expander."""
+        """Return whether libvirt added every bridge above this bus: those of KubeVirt begin with an expander."""
         for _ in bridges:
             if bus not in bridges or bridges[bus].model == EXPANDER:
                 break
@@ -39,7 +39,7 @@ def before_libvirt(domain: bytes) -> bytes:
 
 
 def explained(domain: bytes, answer: Rewritten) -> str:
-    """Return a line for each card, then the change as `diff -u` prints it, with one element a line."""
+    """Return a line for each card, then the change as `diff -u` prints it, one XML element a line."""
     lines = [one_line(line) for line in answer.cards] or ["The domain has no cards, and stays as it is."]
     before, after = _lines(domain), _lines(answer.xml)
     changes = difflib.unified_diff(before, after, "KubeVirt's domain", "the hook's", lineterm="")

@@ -62,7 +62,7 @@ class Rewritten:
 
 
 def rewritten(domain: bytes, request: VMIRequest, sysfs: Path) -> Rewritten:
-    """Return the whole new domain; one without PCI devices of entries as it is. `sysfs` stands for the node's /sys.
+    """Return the whole new domain; one without PCI devices of entries unchanged. `sysfs` stands for the node's /sys.
 
     ProgramError if anything is wrong: KubeVirt then starts no VM.
     """
@@ -145,8 +145,8 @@ def _refuse_missing(cards: tuple[GuestCard, ...]) -> None:
 
 
 def _refuse_grace(cards: tuple[GuestCard, ...], host: Host, request: VMIRequest, root: Element) -> None:
-    """Refuse a GPU of a Grace superchip in a domain without the SMMUv3 that KubeVirt makes by a gate, and annotations
-    that would move it from there."""
+    """Refuse a GPU of a Grace superchip if the domain lacks the SMMUv3, which KubeVirt makes behind a feature gate, or
+    if annotations would move the GPU from there."""
     gpus = [(card.claim.entry, gpu) for card in cards for gpu in grace_gpus(card, host)]
     if not gpus:
         return
@@ -163,7 +163,8 @@ def _refuse_grace(cards: tuple[GuestCard, ...], host: Host, request: VMIRequest,
 def _staying(
     request: VMIRequest, cards: tuple[GuestCard, ...], elements: Mapping[Entry, Element], ours: Mapping[str, Element]
 ) -> Mapping[Claim, PCIAddress]:
-    """Return the addresses of the cards that KubeVirt has placed, which stay there; none if the VM asks for a place."""
+    """Return the addresses of the cards that KubeVirt has placed, which stay there; {} if the VM asks for seats or a
+    topology."""
     if request.annotations.seats or request.annotations.topology != "none":
         return {}
     indices = {number(element.get("index", "0")) for element in ours.values()}
@@ -178,8 +179,8 @@ def _staying(
 def _laid_out(
     guest: Guest, cards: tuple[GuestCard, ...], host: Host, facts: Facts, root: Element
 ) -> tuple[Layout, tuple[Cell, ...]]:
-    """Return the layout, and the cells that the domain needs for it: none if it has cells of its own, which are more
-    than the one that KubeVirt writes for memory that others map."""
+    """Return the layout, and the cells that the domain needs for it: () if the domain has cells of its own, more than
+    the single one that KubeVirt writes for shared memory."""
     pinned = pinning_in(root)
     layout = laid_out(guest, cards, host, facts, pinned)
     if guest.topology == "none":
@@ -196,7 +197,7 @@ def _sizes(cells: tuple[Cell, ...]) -> list[tuple[tuple[int, ...], int]]:
 
 
 def _hole(guest: Guest, layout: Layout, root: Element, facts: Facts) -> tuple[Hole | None, tuple[Problem, ...]]:
-    """Return the hole that all cards need, also those behind bridges of KubeVirt's, above all memory that the guest may
+    """Return the hole that all cards need, also those behind KubeVirt's bridges, above all memory that the guest may
     get. UserError if a bridge or a card is on a bus that does not exist."""
     with_all = replace(layout, bridges=(*layout.bridges, *edits.other_bridges(root)))
     buses = {seat.bus for seat in layout.seats} | {bridge.address.bus for bridge in with_all.bridges}

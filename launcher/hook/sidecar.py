@@ -23,7 +23,7 @@ _WAITING = 16  # connections that are not taken yet
 
 
 def serve_until_stopped(path: Path, services: list[Any]) -> None:
-    """Answer on this socket until SIGTERM or SIGINT, then remove it; Refusal if it cannot be made."""
+    """Answer on this socket until SIGTERM or SIGINT, then remove it; Refusal if the socket cannot be made."""
     shorten("the hook's socket", "launcher.hook.connections", "grpclib.server", "asyncio")
     with _listening(path) as listener:
         _log.info("hook %s is there for KubeVirt", path)
@@ -38,8 +38,8 @@ async def _until_told(listener: socket.socket, services: list[Any]) -> None:
 
 @contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """Listen on a socket that every user may connect to: KubeVirt's launcher may be another one than the image's, and
-    only containers of the pod see the directory."""
+    """Listen on a socket that every user may connect to: KubeVirt's launcher may run as another user than the image's,
+    and only the pod's containers see the directory."""
     with socket.socket(socket.AF_UNIX) as listener:
         try:
             if is_stale(path):  # left by this container before it was restarted
