@@ -1,1 +1,1 @@
-"""Which cards a VM wants, and which nodes and cards could be its own."""
+"""Which cards a VM wants, and which nodes and cards it could get."""

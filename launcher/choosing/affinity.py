@@ -1,5 +1,5 @@
 """Which nodes and devices take a pod: by its nodeSelector and required node affinity, as the scheduler matches them
-(k8s.io/component-helpers/scheduling/corev1/nodeaffinity), and by taints and what tolerates them.
+(k8s.io/component-helpers/scheduling/corev1/nodeaffinity), and by taints and tolerations.
 
 Taints of nodes and of devices have one form, and one rule. An admin's DeviceTaintRule adds a taint to the devices that
 it selects.
@@ -50,7 +50,7 @@ def read_taint(taint: Mapping[str, Any], owner: Mapping[str, Any]) -> Taint:
 
 @dataclass(frozen=True, slots=True)
 class TaintRule:
-    """A DeviceTaintRule: the taint of each device of this driver, pool and name; None is any."""
+    """A DeviceTaintRule: the taint of each device of this driver, pool and name; None matches any."""
 
     driver: str | None
     pool: str | None
@@ -59,10 +59,10 @@ class TaintRule:
 
 
 def read_rule(rule: Mapping[str, Any]) -> TaintRule:
-    """Read a DeviceTaintRule; UserError for what Kubernetes before 1.35 could also select by.
+    """Read a DeviceTaintRule; UserError for the selectors that only Kubernetes before 1.35 had.
 
-    A rule without a selector is of all devices to the scheduler (1.36, resourceslice/tracker), though not to the
-    controller that evicts pods.
+    The scheduler takes a rule without a selector as one for all devices (1.36, resourceslice/tracker); the controller
+    that evicts pods does not.
     """
     spec = mapping_of(rule, "spec", rule)
     selector = part_of(spec, "deviceSelector", rule)
@@ -87,12 +87,12 @@ def read_toleration(toleration: Mapping[str, Any]) -> Toleration:
 
 
 def keeps_away(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    """Return whether nothing new comes where this taint is, since no toleration tolerates it."""
+    """Return whether this taint keeps new pods away, because no toleration tolerates it."""
     return taint.effect in _BLOCKING and not any(_tolerates(each, taint) for each in tolerations)
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether Kubernetes' Toleration, or its DeviceToleration, tolerates the taint."""
+    """Return whether Kubernetes' Toleration, or its DeviceToleration, tolerates the taint."""
     if toleration.effect not in (None, taint.effect) or toleration.key not in (None, taint.key):
         return False
     return toleration.operator == "Exists" or (toleration.key is not None and toleration.value == taint.value)
@@ -105,7 +105,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a node's label, or with `of_field` its name, has to be."""
+    """A condition on a node's label, or with `of_field` on the node's name."""
 
     key: str
     operator: str
@@ -117,7 +117,7 @@ class Requirement:
         return f"{self.key} {self.operator}{shown}"
 
     def holds(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Return whether it is true of a node."""
+        """Return whether a node with this name and these labels meets the condition."""
         value = name if self.of_field else labels.get(self.key)
         match self.operator:
             case "In":
@@ -143,7 +143,8 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class NodeAffinity:
-    """A node needs the labels of the `selector`, and has to match all of one of the `terms`; () asks for nothing."""
+    """A node needs the labels of the `selector`, and has to match all requirements of one of the `terms`; None demands
+    none."""
 
     selector: tuple[Requirement, ...]
     terms: tuple[tuple[Requirement, ...], ...] | None
@@ -165,7 +166,7 @@ class NodeAffinity:
 
 
 def affinity_of(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> NodeAffinity:
-    """Read a pod's `spec`; UserError for another form than the API's, and for more than is judged here."""
+    """Read a pod's `spec`; UserError for another form than the API's, and for more requirements than _MOST."""
     selector = tuple(
         Requirement(str(key), "In", (str(value),)) for key, value in part_of(spec, "nodeSelector", pod).items()
     )

@@ -2,8 +2,9 @@
 
 As in the scheduler (k8s.io/dynamic-resource-allocation/cel): `device.driver`, `device.attributes[DOMAIN].NAME`,
 `device.capacity[DOMAIN].NAME`, the standard library, optional types, cel.bind and the functions of strings. A domain
-without attributes of the device is an empty map. Of Kubernetes' own additions quantities are here (k8s.io/apiserver,
-pkg/cel/library/quantity.go); versions (semver), IP addresses, sets, functions of lists and regular expressions are not.
+without attributes of the device is an empty map. Of Kubernetes' own additions only quantities are supported
+(k8s.io/apiserver, pkg/cel/library/quantity.go); versions (semver), IP addresses, sets, functions of lists and regular
+expressions are not.
 """
 
 import re
@@ -34,8 +35,8 @@ class Unknowable(Exception):
 class Expression:
     """A compiled CEL expression; UserError if it cannot be compiled, or is no bool.
 
-    Thousands of devices differ in what few expressions read. So an answer is kept by the values that it depends on, if
-    the expression's text shows which ones these are.
+    Thousands of devices differ in few of the values that expressions read. So an answer is cached by the values that it
+    depends on, if the expression's text shows which these are.
     """
 
     def __init__(self, text: str, subject: str) -> None:
@@ -58,8 +59,8 @@ class Expression:
         self._answers: dict[tuple[Any, ...], bool | str] = {}  # a text: why there is none
 
     def holds(self, device: PublishedDevice) -> bool:
-        """Return whether the expression is true of the device; Unknowable if it has no answer: then the scheduler gives
-        up on the whole pod."""
+        """Return whether the expression is true of the device; raise Unknowable if it has no answer: the scheduler then
+        gives up on the whole pod."""
         if self._reads is None:
             return self._evaluated(device)
         key = (device.id.driver, *(_read(device, *each) for each in self._reads))
@@ -93,15 +94,15 @@ class Expression:
 
 
 def _reads(text: str) -> tuple[tuple[str, str, str], ...] | None:
-    """Return the map, the domain and the name of each value of a device that an expression can depend on, beside the
-    driver; None if it may read others: by `device.attributes` without a name, or by a call that a comment hides."""
+    """Return the map, the domain and the name of each value of a device, except the driver, that an expression can
+    read; None if it may read others: by `device.attributes` without a name, or by a call that a comment hides."""
     if "//" in text or re.search("attributes|capacity", _READ.sub("", text)):
         return None
     return tuple(dict.fromkeys((match[1], match[2], match[3]) for match in _READ.finditer(text)))
 
 
 def _read(device: PublishedDevice, of: str, domain: str, name: str) -> tuple[type, Any]:
-    """Return a value and its type, since 1 == True."""
+    """Return a value with its type, which tells 1 from True."""
     values: Mapping[str, Mapping[str, Any]] = device.attributes if of == "attributes" else device.capacity
     value = values.get(domain, {}).get(name)
     return (list, repr(value)) if isinstance(value, list) else (type(value), value)
@@ -109,8 +110,8 @@ def _read(device: PublishedDevice, of: str, domain: str, name: str) -> tuple[typ
 
 @cache
 def _environment() -> tuple[Any, Any]:
-    """Return the environment of all expressions, and CEL's types. It takes as long to import as all else that a command
-    imports, and what asks for no device by DRA needs none: so it is imported here."""
+    """Return the environment of all expressions, and CEL's types. Importing CEL takes as long as all other imports of a
+    command, and a VM without devices by DRA does not need it: so it is imported here."""
     try:
         from cel_expr_python import cel
         from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
@@ -134,7 +135,7 @@ def _environment() -> tuple[Any, Any]:
 
 
 def _quantities(cel: Any) -> Any:
-    """Return Kubernetes' functions of quantities."""
+    """Return the extension with Kubernetes' functions of quantities."""
     kind = cel.Type
     quantity = kind(_QUANTITY)
     with_another = [quantity, quantity]
@@ -174,7 +175,8 @@ def _quantities(cel: Any) -> Any:
 
 @cache
 def _pool() -> Any:
-    """Return the description of the messages that are quantities: CEL's implementation has no other types of ours."""
+    """Return the descriptors of the messages that stand for quantities: CEL's implementation has no other user-defined
+    types."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     package, _, name = _QUANTITY.rpartition(".")
@@ -199,7 +201,7 @@ def _message_class() -> Any:
 
 @lru_cache(4096)
 def _message(exact: Decimal) -> Any:
-    """Return a quantity for CEL; equal ones are equal messages."""
+    """Return a quantity as CEL's message; equal quantities are equal messages."""
     return _message_class()(exact=f"{(exact + 0).normalize():f}")
 
 
@@ -227,7 +229,7 @@ def _integer(message: Any) -> int:
 
 
 def shown_line(text: str) -> str:
-    """Return an expression in one line, in quotes, and cut if it is long."""
+    """Return an expression on one line, in quotes, cut if it is long."""
     line = " ".join(text.split())
     return repr(line if len(line) <= _LONGEST else f"{line[:_LONGEST]}...")
 
@@ -240,7 +242,7 @@ def _first(error: Any) -> str:
 
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
-    """Let this process have _MOST bytes more than now, where the kernel says how many it has."""
+    """Limit this process to _MOST bytes more than it has now, if the kernel tells how many it has."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (for each selector and card)

@@ -1,5 +1,4 @@
-"""The ResourceClaim of a VM: a request for each entry by deviceName, with selectors and constraints that say which card
-it may be.
+"""The ResourceClaim of a VM: a request for each entry by deviceName, with selectors and constraints on the cards.
 
 An entry is one device for the launcher and for KubeVirt, so it has a request of its own, with count 1.
 """
@@ -52,14 +51,14 @@ _NAMELESS = (
 
 
 def place_name(attribute: str) -> str:
-    """Return what devices with one value of this attribute are on."""
+    """Return the name of the place that devices with one value of this attribute share."""
     if (partition := _PARTITION.fullmatch(attribute)) is not None:
         return f"partition of {partition[1]} GPUs with NVLink"
     return _PLACE_NAMES.get(attribute, attribute.rpartition("/")[2])
 
 
 class Rejection(IntEnum):
-    """Why a card cannot be a VM's, in the order of the checks: a later reason is a nearer miss."""
+    """Why a card does not suit a VM, in the order of the checks: a later reason is a nearer miss."""
 
     OTHER_CLAIM = auto()
     OTHER_CLASS = auto()
@@ -75,8 +74,8 @@ class Rejection(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Selector:
     """A CEL expression over Kubernetes' `device`. `source`: the DeviceClass, resource or annotation that it comes from.
-    `rejection`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute or capacity to
-    show then."""
+    `rejection`: why a card does not suit the VM if the expression is false for it. `shows`: the attribute or capacity
+    to show then."""
 
     expression: str
     source: str
@@ -90,8 +89,8 @@ OFF_BOARDS = Selector(f"!has({_OURS}.{words.MODULE_ID})", f"several GPUs without
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A request for an entry's device; `name` is the request's in the claim. The device has to fit all `selectors`, and
-    the earliest of `first_available` that it can be had for, unless there is none."""
+    """A request for an entry's device; `name` is the request's in the claim. The device has to match all `selectors`,
+    and one of `first_available` unless that is empty: the earliest that some device is free for."""
 
     name: str
     entry: Entry
@@ -99,7 +98,7 @@ class DeviceRequest:
     first_available: tuple[Selector, ...] = ()
 
     def spec(self) -> dict[str, Any]:
-        """Return the request as the API has it."""
+        """Return the request in the API's form."""
         if not self.first_available:
             return {"name": self.name, "exactly": _spec(self.selectors)}
         alternatives = [
@@ -111,7 +110,7 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The devices of these requests, or of all if there are none, have one value of an attribute. `source`: the
+    """The devices of these `requests`, or all devices if there are none, share one value of an attribute. `source`: the
     annotation that it comes from."""
 
     attribute: str
@@ -119,7 +118,7 @@ class Constraint:
     requests: tuple[str, ...] = ()
 
     def spec(self) -> dict[str, Any]:
-        """Return the constraint as the API has it."""
+        """Return the constraint in the API's form."""
         return {"matchAttribute": self.attribute, **({"requests": [*self.requests]} if self.requests else {})}
 
 
@@ -143,7 +142,8 @@ def _spec(selectors: Iterable[Selector]) -> dict[str, Any]:
 
 
 def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
-    """Return the claim for the entries by deviceName; None without any. UserError if no ResourceClaim can hold it.
+    """Return the claim for the entries by deviceName; None if there are none. UserError if no ResourceClaim can hold
+    it.
 
     `together` is about all devices, everything else in a selection about GPUs.
     """
@@ -185,7 +185,7 @@ def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
 
 
 def resource_in(expression: str) -> str | None:
-    """Return the resource of which the selector has this expression; None for another expression."""
+    """Return the resource whose selector has this expression; None for any other expression."""
     match = _RESOURCE.match(expression)
     return match[1] if match is not None and _of_resource(match[1]).expression == expression else None
 
@@ -203,9 +203,9 @@ def _of_resource(resource: str) -> Selector:
 
 
 def _parts(word: Word, text: str, selection: Selection, *, of_all: int, of_gpus: int) -> Iterator[Selector | str]:
-    """Yield what an annotation becomes in the claim of a VM with so many devices and GPUs: selectors of a GPU, of FIRST
-    one for each alternative, and attributes of which all have one value. A single card has no such attribute: it could
-    not be in an unknown place then. UserError for a selector that is too long."""
+    """Yield the parts of an annotation in the claim of a VM with `of_all` devices and `of_gpus` GPUs: selectors of a
+    GPU (for FIRST one for each alternative), and attributes that all of them share. A single card gets no such
+    attribute, which would exclude a card in an unknown place. UserError for a selector that is too long."""
     match word:
         case Word.USE_TYPE:
             yield _selector(word, text, _of_types(selection.use_types or ()))
@@ -241,7 +241,7 @@ def _parts(word: Word, text: str, selection: Selection, *, of_all: int, of_gpus:
 
 
 def partition_of(gpus: int) -> str:
-    """Return the attribute in which so many GPUs with NVLink agree."""
+    """Return the attribute that so many GPUs with NVLink have to share."""
     return f"{words.DRIVER}/{words.PARTITION}{gpus}"
 
 
@@ -260,8 +260,8 @@ def _selector(word: Word, text: str, expression: str, shows: str | None = None) 
 
 
 def _of_types(items: Iterable[str]) -> str:
-    """Return an expression for cards that pci.ids or NVML calls so. Their names differ in blanks and hyphens alone for
-    most models, and NVIDIA's labels of nodes have hyphens for all blanks; HAMi may put the vendor before the vendor."""
+    """Return an expression for cards with these names in pci.ids or NVML. For most models the two differ only in blanks
+    and hyphens, and NVIDIA's node labels have a hyphen for each blank; HAMi may repeat the vendor."""
     names = (item.upper().replace("-", " ") for item in items)
     some = f"[{', '.join(_quoted(re.sub('^(NVIDIA )+(?=NVIDIA )', '', item)) for item in names)}]"
     called = " || ".join(
@@ -284,8 +284,8 @@ def _of_ids(items: Sequence[str]) -> str:
 
 
 def _not_of_ids(items: Sequence[str]) -> str:
-    """Return an expression for cards that have none of these UUIDs. A card of NVIDIA's whose NVML UUID is not known may
-    have any of NVML's."""
+    """Return an expression for cards that have none of these UUIDs. An NVIDIA card whose NVML UUID is unknown may have
+    any of NVML's."""
     none = f"!({_of_ids(items)})"
     if all(map(is_of_place, items)):
         return none
@@ -301,5 +301,5 @@ def _shown(items: Iterable[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a string literal of CEL, which is written as in JSON."""
+    """Return a CEL string literal, which has the form of JSON's."""
     return json.dumps(text, ensure_ascii=False)

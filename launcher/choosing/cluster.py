@@ -38,7 +38,7 @@ class PublishedID(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """A counter of a driver's pool, which several devices consume from: the places on a card (KEP-4815)."""
+    """A counter of a driver's pool that several devices consume: the places on a card (KEP-4815)."""
 
     driver: str
     pool: str
@@ -49,9 +49,9 @@ class Counter(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDevice:
     """A device that a driver has published. `attributes` and `capacity` are by domain and name, as in CEL; a capacity
-    is an exact amount. `consumes`: what it takes of counters when somebody has it.
+    is an exact amount. `consumes`: how much the device takes from counters when it is allocated.
 
-    `cannot`: why nobody gets the device, if the node's inventory says so.
+    `cannot`: why no VM gets the device, if the node's inventory says so.
     """
 
     id: PublishedID
@@ -81,8 +81,8 @@ class PublishedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node and the devices that its pods can have, in the order in which the scheduler takes them. `broken`: what is
-    wrong with pools that lack slices; the scheduler waits for these."""
+    """A node and the devices that its pods can have, in the scheduler's order. `broken`: what is wrong with pools that
+    lack slices; the scheduler waits for these."""
 
     name: str
     devices: tuple[PublishedDevice, ...]
@@ -105,10 +105,10 @@ class Holder:
 class Cluster:
     """A cluster's devices. `classes`: the selectors of each DeviceClass. `extended`: the DeviceClass of each resource
     that DRA serves by its name. `claims` and `templates`: the objects by namespace and name. `others`: the number of
-    slices for nodes by label, which are not looked at. `counters`: what each has in all; `left`: beside the devices
-    that somebody has. `states`: the nodes by name, if Nodes were given. `waiting`: the pods without a node, as
-    NAMESPACE/NAME. `cordons`: the cards that are out of service, by node and PCI address. `limits`: the objects
-    that may say what namespaces may have."""
+    slices for nodes by label, which are not read. `counters`: the whole amount of each; `left`: the amount that
+    allocated devices leave. `states`: the nodes by name, if Nodes were given. `waiting`: the pods without a node, as
+    NAMESPACE/NAME. `cordons`: the cards that are out of service, by node and PCI address. `limits`: the objects that
+    may limit namespaces."""
 
     nodes: tuple[Node, ...]
     taken: Mapping[PublishedID, Holder]
@@ -130,7 +130,8 @@ class Cluster:
         return any(node.devices or node.broken for node in self.nodes) or self.others > 0
 
     def has_room(self, *devices: PublishedDevice) -> bool:
-        """Return whether the counters have enough left for those of these together that nobody has yet."""
+        """Return whether the counters have enough left for those of these devices that are not allocated yet, all
+        together."""
         new = [device for device in devices if device.id not in self.taken]
         return all(
             sum(device.consumes.get(counter, 0) for device in new) <= self.left.get(counter, 0)
@@ -139,12 +140,12 @@ class Cluster:
 
     @property
     def idle(self) -> "Cluster":
-        """Return the cluster if nobody had a device."""
+        """Return the cluster as it would be without allocated devices."""
         return replace(self, taken={}, left=self.counters)
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """Return what is not in it though the cluster may have it, a sentence each."""
+        """Return a sentence for each part of the cluster that the objects may lack."""
         sentences = []
         if self.others:
             sentences.append(f"{self.others} ResourceSlices are for nodes by label, and were not looked at")
@@ -154,7 +155,7 @@ class Cluster:
 
 
 def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
-    """Read nodes and devices from these objects, except other kinds; UserError for another form than the API's."""
+    """Read nodes and devices from these objects; ignore other kinds. UserError for another form than the API's."""
     objects = list(objects)
     states, waiting = nodes_of(objects)
     by_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
@@ -227,8 +228,8 @@ def _nodes(
     rules: tuple[TaintRule, ...],
     counters: dict[Counter, Decimal],
 ) -> tuple[tuple[Node, ...], int]:
-    """Return the nodes, those that are known already among them, by name; and the number of slices whose nodes are
-    selected by label, or device by device. The `counters` of whole pools are added."""
+    """Return the nodes by name, the `known` ones too; and the number of slices that select nodes by label, or for each
+    device. Add the counters of complete pools to `counters`."""
     pools: dict[tuple[str, str], list[_Slice]] = defaultdict(list)
     others = 0
     for each in slices:
@@ -297,7 +298,7 @@ def _device(
 def _counters(
     part: Mapping[str, Any], key: str, driver: str, pool: str, owner: Mapping[str, Any]
 ) -> Iterator[tuple[Counter, Decimal]]:
-    """Yield the counters of a set, whose name is under this key."""
+    """Yield the counters of a set, whose name is at this key."""
     for name, value in part_of(part, "counters", owner).items():
         try:
             amount = amount_of(value.get("value") if isinstance(value, dict) else None)
@@ -329,7 +330,7 @@ def _capacity(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str, d
 
 
 def by_domain(values: Mapping[str, T], driver: str) -> dict[str, dict[str, T]]:
-    """Return a device's attributes or capacity by domain and name, as in CEL; its driver's domain is always there."""
+    """Return a device's attributes or capacity by domain and name, as in CEL; the driver's domain is always there."""
     domains: dict[str, dict[str, T]] = {driver: {}}
     for name, value in values.items():
         domain, _, own = name.rpartition("/")
@@ -338,14 +339,14 @@ def by_domain(values: Mapping[str, T], driver: str) -> dict[str, dict[str, T]]:
 
 
 def _is_value(value: Any) -> bool:
-    """Whether an attribute may have this value: a text, a bool, a number of 64 bits, or a list of these."""
+    """Return whether an attribute may have this value: a text, a bool, a 64-bit number, or a list of these."""
     if isinstance(value, list):
         return all(not isinstance(each, list) and _is_value(each) for each in value)
     return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def _taken(claims: Iterable[Mapping[str, Any]]) -> Iterator[tuple[PublishedID, Holder]]:
-    """Yield each allocated device. An admin's request (adminAccess) does not take a device."""
+    """Yield each allocated device with its holder. An admin's request (adminAccess) does not take a device."""
     for claim in claims:
         reserved = objects_of(part_of(claim, "status", claim), "reservedFor", claim)
         pods = tuple(str(each.get("name")) for each in reserved if each.get("resource") == "pods")
@@ -355,7 +356,7 @@ def _taken(claims: Iterable[Mapping[str, Any]]) -> Iterator[tuple[PublishedID, H
 
 
 def allocated_of(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the results of a claim's allocation; none if it is not allocated."""
+    """Return the results of a claim's allocation; [] if it is not allocated."""
     allocation = part_of(part_of(claim, "status", claim), "allocation", claim)
     return objects_of(part_of(allocation, "devices", claim), "results", claim)
 

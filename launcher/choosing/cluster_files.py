@@ -20,8 +20,7 @@ _INVENTORY = "expected what `gpu-plugin inventory --json` prints"
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Read a cluster from a file, from standard input (`-`), or from a directory of inventories; UserError if this is
-    impossible."""
+    """Read a cluster from a file, standard input (`-`), or a directory of inventories; UserError on failure."""
     if path != STDIN and path.is_dir():
         return _of_inventories(path)
     file = input_name(path)
@@ -86,7 +85,7 @@ def _listed(path: Path) -> list[JSONObject]:
 
 
 def _of_inventory(path: Path, each: JSONObject) -> PublishedDevice:
-    """Return a device of an inventory as in the node's slices; `cannot` says why it is withheld or unhealthy."""
+    """Return an inventory's device as it is in the node's slices; `cannot` says why it is withheld or unhealthy."""
     match each:
         case {"id": str(id_), "attributes": dict(attributes)}:
             pass

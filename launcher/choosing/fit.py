@@ -45,10 +45,10 @@ _FIX_OF_CARDS = "no node has what it asks for, also if it waits: see the cards b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What a VM would find on each node. `pod`: what its pod asks of a node; None if no Nodes were given. `obstacles`:
-    by node, what speaks against it, its cards first. `unknown`: resources that nobody offers, and what to do about
-    each. `notes`: what fit did not look at, and what it found odd. `refused`: why the VM's namespace may not have it on
-    any node, and what to do. `remedies`: what would give the VM its cards, if the nearest node lacks these."""
+    """What each node has for a VM. `pod`: what the VM's pod asks of a node; None if no Nodes were given. `obstacles`:
+    by node, why it cannot take the pod, its cards first. `unknown`: resources that nobody offers, and what to do about
+    each. `notes`: what fit did not judge, and oddities. `refused`: why the VM's namespace may not have it on any node,
+    and what to do. `remedies`: what would give the VM its cards, if the nearest node lacks these."""
 
     vm: str
     requirements: DeviceRequirements
@@ -68,8 +68,8 @@ class Fit:
 
     @property
     def fitting(self) -> tuple[Placement, ...]:
-        """Return the nodes that could take the VM. If a selector has no answer for a card of any node, there is none:
-        the scheduler gives up on the pod."""
+        """Return the nodes that could take the VM: none if a selector has no answer for any node's card, since the
+        scheduler then gives up on the pod."""
         if self.refused is not None or any(placement.unknowable is not None for placement in self.placements):
             return ()
         return tuple(placement for placement in self.placements if not self.obstacles[placement.node])
@@ -101,15 +101,15 @@ class Fit:
 
     @property
     def lacks_cards(self) -> bool:
-        """Return whether the nearest node lacks the cards, and it can be tried what would help."""
+        """Return whether the nearest node lacks the cards, and remedies can be tried."""
         given_up = any(each.unknowable is not None or each.reason == TOO_MANY for each in self.placements)
         if self.fitting or not self.placements or given_up or self.refused is not None:
             return False
         return any(each.short == _CARDS for each in self.obstacles[self.nearest.node])
 
     def distance(self, placement: Placement) -> tuple[int, int, int, int, int, str]:
-        """Sort key: the nodes first that are nearest to taking the VM; of these those with the most suitable cards, and
-        the most cards that nearly are."""
+        """Sort key: the nodes nearest to taking the VM first; among them those with the most suitable cards, then those
+        with the most cards that nearly suit."""
         its = self.obstacles[placement.node]
         suitable = sum(verdict.reason is None for verdict in placement.verdicts)
         rejections = Counter(verdict.reason.rejection for verdict in placement.verdicts if verdict.reason)
@@ -136,10 +136,10 @@ def fit_of(
     dra: bool = True,
     pod: AskingPod | None = None,
 ) -> Fit:
-    """Judge each node for a VM with these entries: with `dra` by the claim that `pod --dra` writes; by `claims`, the
-    VM's own; and by its pod, for a cluster with Nodes.
+    """Judge each node for a VM with these entries: with `dra` by the claim that `pod --dra` writes; by the VM's own
+    `claims`; and by its pod, for a cluster with Nodes.
 
-    UserError for a claim that is not in the cluster, or of a kind that fit does not judge.
+    UserError for a claim that is not in the cluster, or that fit does not judge.
     """
     asked: list[AskedClaim] = []
     if dra:
@@ -179,7 +179,7 @@ def fit_of(
 
 
 def claims_of(pod: Mapping[str, Any], cluster: Cluster) -> list[NamedClaim]:
-    """Return the claims of a pod: for a template the claim that was made of it, if it is there."""
+    """Return the claims of a pod: for a template the claim that was made from it, if the cluster has it."""
     namespace, _ = names(pod)
     made = {
         each.get("name"): each.get("resourceClaimName")
@@ -223,7 +223,7 @@ def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster) ->
 
 
 def _unknown(entries: Iterable[Entry], pod: AskingPod | None, cluster: Cluster) -> dict[str, str]:
-    """Return the resources that nobody offers, each with what to do. `entries` are those that ask DRA by deviceName."""
+    """Return the resources that nobody offers, each with what to do. `entries` ask DRA for devices by deviceName."""
     by_dra, by_nodes = offered_by_dra(cluster), offered_by_nodes(cluster)
     wanted = {entry.wants for entry in entries if isinstance(entry.wants, str)} - ANY_GPU.keys()
     asked = {name for name in pod.requests if "/" in name} if pod is not None else set()
@@ -244,7 +244,8 @@ def _notes(pod: AskingPod | None, cluster: Cluster) -> Iterator[str]:
 
 
 def _refused(fit: Fit) -> Iterator[str]:
-    """Yield the nodes that the scheduler may take as well as those that fit, and that refuse the VM for good."""
+    """Yield a note for each reason why the scheduler may take nodes other than the fitting ones, where gpu-plugin would
+    refuse the VM for good."""
     if not fit.fitting:
         return
     reasons: dict[str, list[str]] = {}
@@ -256,13 +257,13 @@ def _refused(fit: Fit) -> Iterator[str]:
 
 
 def _tallied(placement: Placement) -> str:
-    """Return how many of a node's cards have which reason."""
+    """Return the number of a node's cards for each reason."""
     counts = Counter(each.reason.short for each in placement.verdicts if each.reason is not None)
     return f" ({summary((f'{count} {short}' for short, count in counts.most_common()), MOST_TOLD)})" if counts else ""
 
 
 def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mapping[str, Any]:
-    """Return the object that a VM names, from the VM's namespace if that is known."""
+    """Return the object that a VM names, from the VM's namespace if known; UserError for none or for several."""
     objects = cluster.claims if claim.kind == "ResourceClaim" else cluster.templates
     named = [
         each for (where, name), each in objects.items() if name == claim.object_name and namespace in (None, where)
@@ -321,8 +322,8 @@ def _described(device: PublishedDevice) -> dict[str, Any]:
 
 
 def as_text(fit: Fit, *, with_answer: bool = True) -> str:
-    """Return the nodes that fit, with what the VM would get there, then the others with all that speaks against each.
-    Of many others come the nearest misses, and the number of nodes and cards for each reason."""
+    """Return the nodes that fit, with what the VM would get on each, then the others with all their obstacles. Of many
+    others show the nearest misses, and the number of nodes and cards for each reason."""
     fitting = fit.fitting
     others = sorted((each for each in fit.placements if not fitting or fit.obstacles[each.node]), key=fit.distance)
     lines = [_headline(fit, len(fitting))]
@@ -368,7 +369,7 @@ def _taken_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ..
 
 
 def _free_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...]]:
-    """Return what is free of all that the pod asks for."""
+    """Return a table: what each node has free of each resource that the pod asks for."""
     asked = [name for name in (fit.pod.requests if fit.pod is not None else ()) if not name.startswith(NODE_DEVICES)]
     rows: list[tuple[str, ...]] = [("NODE", *asked)]
     for placement in placements:
@@ -382,7 +383,7 @@ def _free_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...
 
 
 def _against(fit: Fit, placement: Placement) -> Iterator[str]:
-    """Yield what speaks against a node, but for what nobody offers: the answer says that of all nodes."""
+    """Yield a node's obstacles, except resources that nobody offers: the answer says that of all nodes."""
     asked = fit.pod.requests if fit.pod is not None else {}
     no_cards = any(name not in asked for name in fit.unknown)
     its = [
@@ -400,7 +401,7 @@ def _address(device: PublishedDevice) -> str:
 
 
 def _uuid(device: PublishedDevice) -> str | None:
-    """Return a UUID by which an annotation may name the device: NVML's where it is known."""
+    """Return a UUID by which an annotation may name the device: NVML's if it is known."""
     return _text(device, words.NVML_UUID) or _text(device, words.UUID)
 
 

@@ -1,4 +1,4 @@
-"""What a namespace may have: its ResourceQuotas, and the ConfigMap of deploy/tenants."""
+"""Limits of a namespace: its ResourceQuotas, and the ConfigMap of deploy/tenants."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ _FIX_OF_QUOTA = "stop what uses it, or have the quota raised: `kubectl describe 
 
 
 class ResourceQuota(NamedTuple):
-    """A ResourceQuota: the most of each resource, and what is used of it."""
+    """A ResourceQuota: the limit of each resource, and how much of it is used."""
 
     name: str
     hard: Amounts
@@ -36,14 +36,14 @@ class ResourceQuota(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NamespaceLimits:
-    """`quotas` by namespace; `devices`: the names that a namespace may have, None if no ConfigMap says it."""
+    """`quotas` by namespace; `devices`: the names that each namespace may have, None without the ConfigMap."""
 
     quotas: Mapping[str, tuple[ResourceQuota, ...]] = field(default_factory=dict)
     devices: Mapping[str, tuple[str, ...]] | None = None
 
     def refusal(self, namespace: str, asked: Amounts, claims: Iterable[AskedClaim]) -> tuple[str, str] | None:
-        """Return why the API server would not take a new pod that asks for so much, or these new claims, and what to
-        do; None if it would."""
+        """Return why the API server would refuse a new pod with these requests, or these new claims, and what to do;
+        None if it would not."""
         requests = [request for claim in claims for request in _requests(claim)]
         if self.devices is not None:
             allowed = self.devices.get(namespace, self.devices.get(OTHERS, ()))
@@ -74,7 +74,7 @@ class NamespaceLimits:
 def limits_of(objects: Iterable[Mapping[str, Any]]) -> NamespaceLimits:
     """Read ResourceQuotas and the ConfigMap among these objects; UserError for another form than the API's.
 
-    A quota with scopes is left out: it counts some pods alone.
+    A quota with scopes is left out: it counts only some pods.
     """
     quotas: dict[str, list[ResourceQuota]] = {}
     devices: dict[str, tuple[str, ...]] | None = None
@@ -98,8 +98,8 @@ def _lines(text: object, owner: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class _Request(NamedTuple):
-    """A request of a claim: by each of its alternatives, the names of which a namespace has to have one; and how many
-    devices it asks for."""
+    """A request of a claim: for each of its alternatives, the `names` of which the namespace has to be allowed one; and
+    the number of devices."""
 
     names: tuple[tuple[str, ...], ...]
     devices: int
@@ -117,7 +117,7 @@ def _of_pod(asked: Amounts) -> Iterator[tuple[str, ...]]:
 
 
 def _names(request: Mapping[str, Any], claim: AskedClaim) -> tuple[str, ...]:
-    """Return the names of what a request asks for: its class, and of ours the resource that a selector limits it to."""
+    """Return the names for a request's device: its class and, for our class, the resources in its selectors."""
     device_class = str(request.get("deviceClassName"))
     selectors = selectors_of(request, claim.owner) if device_class == DEVICE_CLASS else ()
     return device_class, *filter(None, map(resource_in, selectors))

@@ -1,7 +1,7 @@
 """A cluster as a page for a browser: its nodes, their cards, who has which, and what is free.
 
-Pure: from a cluster to HTML. By DRA each card is known. Of a device plugin's cards it is known how many a pod asked
-for, and not which it has.
+Pure: from a cluster to HTML. With DRA each card is known. With a device plugin only the number of cards of each pod is
+known, not which.
 """
 
 from collections import Counter
@@ -81,8 +81,8 @@ show();
 
 
 class CardState(Enum):
-    """Whether a VM could have a card. TAINTED: nobody has it, and only who tolerates the taint of the card or of its
-    node gets it. UNAVAILABLE: nobody has it, and nobody gets it now."""
+    """Whether a VM could have a card. TAINTED: nobody has it, and only a VM that tolerates the taint of the card or its
+    node can get it. UNAVAILABLE: nobody has it, and nobody can get it now."""
 
     FREE = "free"
     TAKEN = "taken"
@@ -92,7 +92,7 @@ class CardState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """A number of cards of one model on a node; `text`: which they are, and who has them, or why nobody gets them."""
+    """A number of cards of one model on a node; `text`: which they are, and who has them, or why nobody can."""
 
     model: str
     state: CardState
@@ -101,7 +101,7 @@ class Cards:
 
 
 def cards_of(node: Node, cluster: Cluster) -> list[Cards]:
-    """Return a node's cards by model; those of DRA one by one, in the order of publication."""
+    """Return a node's cards by model; DRA's cards one by one, in the order of publication."""
     state = cluster.states.get(node.name)
     of_plugin = () if state is None else _counted(state, has_cordons=bool(_cordons(node, cluster)))
     cards = [*_published(node, cluster), *of_plugin]
@@ -134,7 +134,7 @@ def _published(node: Node, cluster: Cluster) -> Iterator[Cards]:
 
 
 def _counted(node: NodeState, *, has_cordons: bool) -> Iterator[Cards]:
-    """Yield what device plugins offer there."""
+    """Yield the cards that device plugins offer on the node."""
     of_node, tainted = _kept_from(node)
     for resource in {**node.capacity, **node.allocatable}:
         if not _is_of_cards(resource) or not node.offers(resource):
@@ -156,8 +156,8 @@ def _cordons(node: Node, cluster: Cluster) -> Mapping[str, Cordon]:
 
 
 def _kept_from(node: NodeState | None) -> tuple[list[str], list[str]]:
-    """Return why no pod comes to a node, and the taints that a pod may tolerate, in words. Those of Kubernetes itself
-    say that something is wrong with the node, and nobody's VM tolerates them."""
+    """Return, in words, why no pod can come to a node, and the taints that a pod may tolerate. Taints of Kubernetes
+    itself mean that something is wrong with the node; no VM tolerates them."""
     if node is None:
         return [], []
     taints = [taint for taint in node.taints if keeps_away(taint, ())]
@@ -168,13 +168,13 @@ def _kept_from(node: NodeState | None) -> tuple[list[str], list[str]]:
 
 
 def _is_of_cards(resource: str) -> bool:
-    """Return whether a device plugin offers it, and it is no device of any number of pods, such as /dev/kvm."""
+    """Return whether a device plugin offers the resource, and not as a device that pods share, such as /dev/kvm."""
     _, slash, name = resource.partition("/")
     return bool(slash) and name not in _SHARED
 
 
 def map_of(cluster: Cluster, made: datetime) -> Page:
-    """Return the cluster as a page; `made`: when, in UTC."""
+    """Return the cluster as a page; `made`: its time, in UTC."""
     cluster = replace(cluster, nodes=tuple(sorted(cluster.nodes, key=lambda node: natural_key(node.name))))
     of_nodes = {node.name: cards_of(node, cluster) for node in cluster.nodes}
     having = [node for node in cluster.nodes if of_nodes[node.name] or node.broken]
@@ -211,7 +211,7 @@ def _notes(cluster: Cluster, found: Mapping[str, list[Cards]], made: datetime) -
 
 
 def _table(models: Mapping[str, int], found: Mapping[str, list[Cards]]) -> Element:
-    """Return the numbers of each model, and on how many nodes one is free."""
+    """Return a table: the number of cards of each model by state, and on how many nodes one is free."""
     totals = {model: Counter[CardState]() for model in models}
     places = Counter[str]()
     for cards in found.values():
@@ -235,7 +235,7 @@ _WORDS = tuple(state.value for state in CardState)
 
 
 def _filter(models: Mapping[str, int]) -> Element:
-    """Return the choice of what is shown, which the script makes visible."""
+    """Return the page's filter, which the script makes visible."""
     of_models = [element("option", model, value=str(number)) for model, number in models.items()]
     of_states = [element("option", word, value=word) for word in _WORDS]
     return element(
@@ -266,7 +266,7 @@ def _section(node: Node, cards: list[Cards], models: Mapping[str, int], cluster:
 
 
 def _room(node: NodeState) -> str:
-    """Return what else a VM's pod would find there, and what keeps pods away."""
+    """Return the node's free CPUs and memory, and what keeps pods away."""
     words = [
         f"{_amount(name, node.free(name))} of {_amount(name, node.allocatable[name])} {name} free"
         for name in ("cpu", "memory")

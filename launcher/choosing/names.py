@@ -1,5 +1,5 @@
-"""Names that nothing in a cluster has, and which ones may be meant: resources that no node offers, NVML's UUIDs, which
-only NVIDIA's driver knows, and models.
+"""Names unknown to the cluster, with what may have been meant: resources that no node offers, NVML's UUIDs, which only
+NVIDIA's driver knows, and models.
 """
 
 import difflib
@@ -26,7 +26,7 @@ MOST_TOLD = 3  # of names, of the nodes of each, and of pods
 
 
 def offered_by_nodes(cluster: Cluster) -> Offers:
-    """Return what device plugins offer."""
+    """Return the resources that device plugins offer, with the amount on each node."""
     offers: dict[str, dict[str, int]] = defaultdict(dict)
     for node in cluster.states.values():
         for name in {**node.capacity, **node.allocatable}:
@@ -36,7 +36,7 @@ def offered_by_nodes(cluster: Cluster) -> Offers:
 
 
 def offered_by_dra(cluster: Cluster) -> Offers:
-    """Return the resources that published cards would have at the device plugin."""
+    """Return the resources that published cards would have with the device plugin."""
     offers: dict[str, dict[str, int]] = defaultdict(dict)
     for node in cluster.nodes:
         for device in node.devices:
@@ -46,7 +46,7 @@ def offered_by_dra(cluster: Cluster) -> Offers:
 
 
 def instead_of(resource: str, offers: Offers) -> str:
-    """Return what to do about a resource that nobody offers: the names that are most like it, with their nodes."""
+    """Return what to do about a resource that nobody offers: the names most like it, with their nodes."""
     domain, _, name = resource.partition("/")
     if domain == NODE_DEVICES:
         return f"gpu-plugin offers it with node_devices: {{{name}: 110}} in its config"
@@ -77,10 +77,10 @@ _PAGE = "docs/choosing.md#nvmls-uuids"
 
 
 def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:
-    """UserError for an NVML UUID that no card is known to have, if one may have it: the VM would wait without end, or
-    get the card that it excludes. Without a cluster no card's UUID is known.
+    """Raise UserError for an NVML UUID that no card is known to have, if some card may have it: the VM would wait for
+    ever, or get the card that it excludes. Without a cluster no card's UUID is known.
 
-    A UUID that is excluded, and that no card has, excludes nothing rightly.
+    It is no error to exclude a UUID that no card has.
     """
     devices = [] if cluster is None else [(node.name, device) for node in cluster.nodes for device in node.devices]
     places = {device.attribute(words.UUID) for _, device in devices}
@@ -106,16 +106,16 @@ def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:
 
 
 def _is_nameless(device: PublishedDevice) -> bool:
-    """Whether NVML has a UUID for the device, or for the card that it is a part of, and it is not known: it is a GPU of
-    NVIDIA's, and no NVSwitch."""
+    """Return whether the device has an unknown NVML UUID, its own or that of the card that it is a part of: it is a GPU
+    of NVIDIA's, and no NVSwitch."""
     is_nvidias = (device.id.driver, device.attribute(words.VENDOR)) == (words.DRIVER, f"{NVIDIA:04x}")
     is_switch = "NVSwitch" in str(device.attribute(words.PRODUCT))
     return is_nvidias and not is_switch and device.attribute(words.NVML_UUID) is None
 
 
 def nobodys(selection: Selection, cluster: Cluster) -> Iterator[str]:
-    """Yield a sentence for each UUID that no card has, and for each name that is a part of no known model's name, with
-    those that are most like it; for the first few of an annotation."""
+    """Yield a sentence for each UUID that no card has, and for each name that is in no known model's name, with the
+    most similar models; for the first few of each annotation."""
     devices = [device for node in cluster.nodes for device in node.devices]
     uuids = {device.attribute(name) for device in devices for name in (words.UUID, words.NVML_UUID)}
     for word, items in selection.ids.items():
@@ -131,7 +131,7 @@ def nobodys(selection: Selection, cluster: Cluster) -> Iterator[str]:
 
 
 def _nearest(name: str, models: list[str]) -> list[str]:
-    """Return the models that are called so but for blanks and hyphens, or else those that are called most like it."""
+    """Return the models that contain the name, ignoring blanks; if there are none, those with similar names."""
     same = [model for model in models if name.replace(" ", "") in model.replace(" ", "")]
     return same[:_MOST_SHOWN] or difflib.get_close_matches(name, models, n=_MOST_SHOWN, cutoff=0)
 

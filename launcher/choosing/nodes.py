@@ -1,6 +1,5 @@
-"""A cluster's Nodes as the scheduler sees them: what each offers, which pods have it, and whom it keeps away; the pods
-that wait for one; and what a pod asks of a node, in the scheduler's numbers (k8s.io/component-helpers/resource,
-PodRequests).
+"""A cluster's Nodes as the scheduler sees them: what each offers, its pods, and its taints; the pods that wait for a
+node; and what a pod asks of a node, in the scheduler's numbers (k8s.io/component-helpers/resource, PodRequests).
 
 The objects are those of `kubectl get nodes,pods -A -o json`. An object of another form is a UserError that names it.
 """
@@ -26,8 +25,9 @@ _OF_THE_POD = ("cpu", "memory")
 
 
 def requests_of(pod: Mapping[str, Any]) -> Amounts:
-    """Return what a pod asks for: all its containers, or its largest init container if that is more, and its overhead.
-    A sidecar, an init container with restartPolicy Always, counts with both. UserError for another form than the API's.
+    """Return a pod's requests: the sum of its containers, or its largest init container if that is more, plus its
+    overhead. A sidecar, an init container with restartPolicy Always, counts with both. UserError for another form than
+    the API's.
     """
     spec, given = part_of(pod, "spec", pod), _given(pod)
     asked = _sum(_of_container(each, given, pod) for each in objects_of(spec, "containers", pod))
@@ -47,7 +47,7 @@ def requests_of(pod: Mapping[str, Any]) -> Amounts:
 
 
 def amounts_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Amounts:
-    """Read amounts by resource; UserError for what is no quantity."""
+    """Read amounts by resource; UserError for one that is no quantity."""
     try:
         return {str(name): amount_of(value) for name, value in part_of(part, key, owner).items()}
     except Nonsense as error:
@@ -55,7 +55,7 @@ def amounts_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> A
 
 
 def amount_of(value: Any) -> Decimal:
-    """Return a quantity's exact value; Nonsense for what is none."""
+    """Return a quantity's exact value; Nonsense for any other value."""
     return _amount(str(value)[:_LONGEST])
 
 
@@ -65,7 +65,7 @@ def _amount(text: str) -> Decimal:
 
 
 def _given(pod: Mapping[str, Any]) -> Mapping[str, Amounts]:
-    """Return what containers have already, by name: more than they ask for, while a pod is resized."""
+    """Return what containers have been given, by name: more than they request while a pod is resized."""
     status = part_of(pod, "status", pod)
     return {
         str(each.get("name")): _most(
@@ -78,7 +78,7 @@ def _given(pod: Mapping[str, Any]) -> Mapping[str, Amounts]:
 
 
 def _of_container(container: Mapping[str, Any], given: Mapping[str, Amounts], pod: Mapping[str, Any]) -> Amounts:
-    """Return the requests of a container, or what it has already if that is more."""
+    """Return a container's requests, or what it has been given if that is more."""
     resources = part_of(container, "resources", pod)
     # The API server does the same: who has only a limit asks for as much.
     asked = {**amounts_of(resources, "limits", pod), **amounts_of(resources, "requests", pod)}
@@ -112,7 +112,7 @@ _ENDED = ("Succeeded", "Failed")
 
 
 class RunningPod(NamedTuple):
-    """A pod that is on a node, as NAMESPACE/NAME, and what it asked for."""
+    """A pod that is on a node, as NAMESPACE/NAME, and its requests."""
 
     name: str
     requests: Amounts
@@ -120,7 +120,7 @@ class RunningPod(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node and the pods on it. `capacity` has the unhealthy devices too, and what is reserved for the system;
+    """A node and the pods on it. `capacity` includes unhealthy devices and what is reserved for the system;
     `allocatable` is for pods."""
 
     name: str
@@ -132,17 +132,17 @@ class NodeState:
     pods: tuple[RunningPod, ...]
 
     def free(self, resource: str) -> Decimal:
-        """Return what no pod has asked for; less than nothing where a pod came past the scheduler."""
+        """Return the amount that no pod has requested; negative if a pod came past the scheduler."""
         taken = sum((pod.requests.get(resource, Decimal(0)) for pod in self.pods), Decimal(0))
         return self.allocatable.get(resource, Decimal(0)) - taken
 
     def offers(self, resource: str) -> bool:
-        """Return whether the node has any of a resource, though it may be unhealthy."""
+        """Return whether the node has any of a resource, healthy or not."""
         return max(self.capacity.get(resource, 0), self.allocatable.get(resource, 0)) > 0
 
 
 def nodes_of(objects: Iterable[Mapping[str, Any]]) -> tuple[dict[str, NodeState], dict[str, Mapping[str, Any]]]:
-    """Return the nodes by name, and the pods that have no node, as NAMESPACE/NAME. Other kinds are passed over."""
+    """Return the nodes by name, and the pods without a node by NAMESPACE/NAME. Ignore other kinds."""
     nodes: list[Mapping[str, Any]] = []
     on: dict[str, list[RunningPod]] = defaultdict(list)
     waiting: dict[str, Mapping[str, Any]] = {}

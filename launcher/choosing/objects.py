@@ -31,7 +31,7 @@ def names(each: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def mapping_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a mapping of an object; UserError if it is missing, or anything else."""
+    """Return a mapping of an object; UserError if it is missing, or no mapping."""
     value = part.get(key)
     if not isinstance(value, dict):
         raise UserError(subject_of(owner), f"has no {key}", EXPECTED)
@@ -39,7 +39,7 @@ def mapping_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> M
 
 
 def part_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a mapping of an object, empty if it is missing; UserError for anything else."""
+    """Return a mapping of an object, {} if it is missing; UserError if it is no mapping."""
     value = part.get(key)
     if value is not None and not isinstance(value, dict):
         raise UserError(subject_of(owner), f"{key} is no mapping", EXPECTED)
@@ -47,7 +47,7 @@ def part_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Mapp
 
 
 def objects_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a list of mappings of an object, empty if it is missing; UserError for anything else."""
+    """Return a list of mappings of an object, [] if it is missing; UserError if it is anything else."""
     values = part.get(key) or []
     if not (isinstance(values, list) and all(isinstance(each, dict) for each in values)):
         raise UserError(subject_of(owner), f"{key} is no list of objects", EXPECTED)

@@ -1,6 +1,7 @@
-"""What of a node speaks against a pod, all of it: labels, taints, and what the node has left of what the pod asks for.
+"""All reasons why a node cannot take a pod: labels, taints, and too little left of what the pod asks for.
 
-As the scheduler filters (NodeUnschedulable, NodeAffinity, TaintToleration, NodeResourcesFit), which stops at the first.
+As the scheduler filters (NodeUnschedulable, NodeAffinity, TaintToleration, NodeResourcesFit), which stops at the first
+reason.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -27,8 +28,8 @@ _MEBIBYTE = 1 << 20
 
 
 class NodeDistance(IntEnum):
-    """How far a node is from taking a pod, the nearest first: who has it may go; then somebody has to change something
-    of the node, then of the pod."""
+    """How far a node is from taking a pod, the nearest first: the holder of a resource may leave; then the node has to
+    be changed, then the pod."""
 
     TAKEN = auto()
     CORDONED = auto()
@@ -40,8 +41,8 @@ class NodeDistance(IntEnum):
 
 
 class Obstacle(NamedTuple):
-    """Why a node cannot take a pod: `short`, as nodes are counted by it; the `text` goes after the node's name.
-    `resource` is what the node has none of, if that is it."""
+    """Why a node cannot take a pod: `short`, as in counts of nodes; the `text` goes after the node's name. `resource`:
+    the one that the node lacks entirely, if any."""
 
     distance: NodeDistance
     short: str
@@ -52,7 +53,7 @@ class Obstacle(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskingPod:
-    """A pod that wants a node; `unjudged`: what it asks of a node that `fit` does not look at."""
+    """A pod that needs a node; `unjudged`: what it asks of a node that `fit` does not judge."""
 
     requests: Amounts
     affinity: NodeAffinity
@@ -86,8 +87,8 @@ def _unjudged(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
 
 
 def obstacles(pod: AskingPod, node: NodeState, extended: Container[str] = ()) -> tuple[Obstacle, ...]:
-    """Return what keeps the pod from the node, what is hardest to change first. Of resources that are `extended`, by
-    which the scheduler has DRA serve a node without a device plugin for them, only the plugin's are counted."""
+    """Return all obstacles between the pod and the node, the hardest to change first. A resource in `extended`, which
+    DRA can serve on a node without its device plugin, is counted only if the node's plugin offers it."""
     asked = {name: amount for name, amount in pod.requests.items() if node.offers(name) or name not in extended}
     every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(asked, node)]
     return tuple(sorted(every, key=lambda each: -each.distance))
@@ -124,7 +125,7 @@ def _of_amounts(asked: Amounts, node: NodeState) -> Iterator[Obstacle]:
 
 
 def _shortage(name: str, wanted: Decimal, node: NodeState) -> Obstacle:
-    """Return how a node has too little of a resource, or none."""
+    """Return the obstacle of a node with too little of a resource, or none."""
     free, allocatable = amount_text(name, node.free(name)), node.allocatable.get(name, Decimal(0))
     needs = f"and {amount_text(name, wanted, ROUND_CEILING)} {'is' if wanted == 1 else 'are'} asked for"
     if not node.offers(name):
@@ -151,7 +152,7 @@ def _holders(resource: str, node: NodeState) -> str:
 
 
 def amount_text(resource: str, amount: Decimal, rounding: str = ROUND_FLOOR) -> str:
-    """Write an amount: bytes in Mi, which compare at a glance, everything else as it is."""
+    """Write an amount: bytes in Mi, which compare at a glance, everything else unchanged."""
     if resource in _BYTES or resource.startswith(_HUGE_PAGES):
         return f"{(amount / _MEBIBYTE).to_integral_value(rounding):f}Mi"
     return f"{amount.normalize():f}"

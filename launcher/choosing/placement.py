@@ -1,8 +1,8 @@
-"""Which devices of a node could be those that a VM wants, and why each other one could not.
+"""Which devices of a node a VM could get, and why it could not get each other one.
 
-As the scheduler allocates (k8s.io/dynamic-resource-allocation/structured): a device has to fit the selectors of class
-and request, to be free, and to have only tolerated taints; of these the first ones, in the order of publication, that
-the constraints allow together.
+As the scheduler allocates (k8s.io/dynamic-resource-allocation/structured): a device has to match the selectors of class
+and request, to be free, and to have only tolerated taints. Of these devices it takes the first, in the order of
+publication, that the constraints allow together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ _NOT_KNOWN = {
 
 
 class _Kind(NamedTuple):
-    """What wanted devices of one claim have in common: each device is judged once for it."""
+    """What wanted devices of one claim have in common: each device is judged once for all of them."""
 
     alternative: Alternative
     claim: str
@@ -45,14 +45,14 @@ class _Kind(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """A device that a wanted device could be, by the alternative with this number."""
+    """A device that could be the wanted one, by the alternative with this number."""
 
     device: PublishedDevice
     alternative: int
 
 
 class Reason(NamedTuple):
-    """Why a card cannot be a VM's: `short`, as cards are counted by it, and in full. `source`: the selector's."""
+    """Why a card does not suit a VM: `short`, as in counts of cards, and in full. `source`: the selector's."""
 
     rejection: Rejection
     short: str
@@ -62,7 +62,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A device, and why it is none of the wanted ones; None if it could be one."""
+    """A device, and why it is none of the wanted ones; None if it could be one of them."""
 
     device: PublishedDevice
     reason: Reason | None
@@ -70,7 +70,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a VM would find on a node. `devices`: those that it would get, in the requirements' order; None if the node
+    """What a node has for a VM. `devices`: those that the VM would get, in the requirements' order; None if the node
     cannot take it, with the `reason`. `verdicts`: one for each device of the node. `unknowable`: the device for which a
     selector has no answer, and why. `is_refused`: the scheduler takes devices that gpu-plugin refuses."""
 
@@ -86,7 +86,7 @@ class NodeMatcher:
     """Matches one VM's requirements with nodes. Compiles each expression once; UserError if that fails."""
 
     def __init__(self, requirements: DeviceRequirements, cluster: Cluster, of: "NodeMatcher | None" = None) -> None:
-        """`of`: a matcher of similar requirements, whose compiled expressions are used again."""
+        """`of`: a matcher of similar requirements, whose compiled expressions are reused."""
         self._requirements = requirements
         self._cluster = cluster
         kinds = [
@@ -103,7 +103,7 @@ class NodeMatcher:
         }
 
     def placement(self, node: Node) -> Placement:
-        """Return what the VM would find on this node."""
+        """Return what this node has for the VM."""
         could: list[list[PublishedDevice]] = [[] for _ in self._kinds]
         verdicts: list[Verdict] = []
         unknowable: str | None = None
@@ -165,7 +165,7 @@ class NodeMatcher:
         return None
 
     def _chosen(self, candidates: Sequence[Sequence[_Option]]) -> tuple[PublishedDevice, ...] | str:
-        """Return the first devices that go together, one for each that is wanted; or why there are none."""
+        """Return the first devices that go together, one for each that is wanted; or why no devices do."""
         for one, its in zip(self._requirements.devices, candidates, strict=True):
             if not its:
                 return f"no card here could be {one.name}"
@@ -193,7 +193,8 @@ class NodeMatcher:
     def _with_room(
         self, candidates: Sequence[Sequence[_Option]], chosen: tuple[_Option, ...], steps: "_Steps"
     ) -> tuple[PublishedDevice, ...] | None:
-        """Return the first devices, after these, that go together and have room on their cards; None if none do."""
+        """Return the first devices, beginning with the `chosen` ones, that go together and have room on their cards;
+        None if there are none."""
         steps.take()
         devices = tuple(option.device for option in chosen)
         if len(chosen) == len(candidates):
@@ -207,8 +208,8 @@ class NodeMatcher:
         return None
 
     def _refused(self, devices: Sequence[PublishedDevice]) -> str | None:
-        """Return why gpu-plugin refuses these devices though the scheduler takes them: the GPUs of a claim that are on
-        a board with NVSwitches have to be one partition."""
+        """Return why gpu-plugin refuses these devices though the scheduler takes them: a claim's GPUs on a board with
+        NVSwitches have to be one partition. None if it does not."""
         by_claim: dict[str, list[PublishedDevice]] = {}
         for wanted, device in zip(self._requirements.devices, devices, strict=True):
             if device.attribute(f"{words.DRIVER}/{words.MODULE_ID}") is not None:
@@ -225,7 +226,7 @@ class NodeMatcher:
 
 
 def _are_partition(gpus: Sequence[PublishedDevice]) -> bool:
-    """Whether these GPUs of a board are all of a partition: as many as it has, and each in it."""
+    """Return whether these GPUs of a board are one whole partition: as many as it has, and all in it."""
     size = f"{words.PARTITION}{len(gpus)}"
     names = (name for name in gpus[0].attributes[words.DRIVER] if name.partition("_")[0] == size)
     return any(len({gpu.attributes[words.DRIVER].get(name) for gpu in gpus}) == 1 for name in names)
@@ -255,7 +256,7 @@ class _Steps:
 def _first_fit(
     candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing]
 ) -> tuple[PublishedDevice, ...] | None:
-    """Take the first device for each that goes with those before; None if there is none for some."""
+    """Return each wanted device's first candidate that goes with those before; None if one has no such candidate."""
     chosen: list[_Option] = []
     for number, each in enumerate(candidates):
         option = next((option for option in each if _goes(option, number, chosen, sharings)), None)
@@ -281,7 +282,7 @@ def _goes(option: _Option, number: int, chosen: Sequence[_Option], sharings: Seq
 def _in_order(
     candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing], steps: _Steps
 ) -> tuple[PublishedDevice, ...]:
-    """Take the first device for each with which the rest stays possible; the caller knows that there is a way."""
+    """Return, for each wanted device, the first candidate that leaves a solution for the rest; one has to exist."""
     rest = [list(each) for each in candidates]
     for number in range(len(rest)):
         for option in candidates[number]:
@@ -293,7 +294,7 @@ def _in_order(
 
 
 def _possible(candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing], steps: _Steps) -> bool:
-    """Return whether there is a device for each, with one value of the attribute of each sharing."""
+    """Return whether each wanted device can have a candidate so that each sharing has one value of its attribute."""
     steps.take()
     if not sharings:
         return _matched(candidates)
@@ -321,7 +322,7 @@ def _possible(candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharin
 
 
 def _matched(candidates: Sequence[Sequence[_Option]]) -> bool:
-    """Return whether each can have a device of its own: a matching, by augmenting paths."""
+    """Return whether each wanted device can have a candidate of its own: a matching, by augmenting paths."""
     holders: dict[PublishedID, int] = {}
 
     def give(number: int, seen: set[PublishedID]) -> bool:
@@ -338,7 +339,7 @@ def _matched(candidates: Sequence[Sequence[_Option]]) -> bool:
 
 
 def _apart(candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing], steps: _Steps) -> str | None:
-    """Return what is wrong with the first sharing that is impossible even alone; None if there is none."""
+    """Return what is wrong with the first sharing that is impossible even by itself; None if each is possible."""
     for sharing in sharings:
         if not _possible(candidates, (sharing,), steps):
             having = (option.device for number in sharing.numbers for option in candidates[number])

@@ -1,6 +1,6 @@
-"""What would help a VM that no node has the cards for: to wait, or to leave out one of its own words.
+"""What would help a VM if no node has its cards: to wait, or to leave out one of its own conditions.
 
-Each remedy is tried: the nodes are judged for the VM as it would be then. What would change nothing is not told.
+Each remedy is tried: the nodes are judged for the VM as it would be then. A remedy without effect is not shown.
 """
 
 from collections import Counter
@@ -26,8 +26,8 @@ def remedies(
     before: Sequence[Placement],
     matcher: NodeMatcher,
 ) -> Iterator[str]:
-    """Yield what would help, a clause each. `nodes`: all of them, the one first whose cards are to be told; `before`:
-    what the VM finds on them, by this matcher."""
+    """Yield each remedy as a clause. `nodes`: all of them, first the one whose cards are to be shown; `before`: what
+    they have for the VM, by this `matcher`."""
     free_first = [
         replace(node, devices=tuple(sorted(node.devices, key=lambda each: each.id in cluster.taken))) for node in nodes
     ]
@@ -51,7 +51,7 @@ def remedies(
 
 
 def _words(requirements: DeviceRequirements) -> Iterator[str]:
-    """Yield what the VM says itself of its cards: annotations, and lines of CEL."""
+    """Yield the VM's own conditions on its cards: annotations, and lines of CEL."""
     for wanted in requirements.devices:
         for alternative in wanted.alternatives:
             yield from (each.source for each in alternative.selectors if each.rejection is Rejection.EXCLUDED)
@@ -59,7 +59,7 @@ def _words(requirements: DeviceRequirements) -> Iterator[str]:
 
 
 def _first(matcher: NodeMatcher, nodes: Sequence[Node]) -> Placement | None:
-    """Return the first node that has the cards; None if none has, or it would take too long to know."""
+    """Return the first node that has the cards; None if none has, or if finding out takes too long."""
     tried = (each for node in nodes if (each := matcher.placement(node)).devices is not None or each.reason == TOO_MANY)
     found = next(tried, None)
     return None if found is None or found.devices is None else found
@@ -73,7 +73,7 @@ def _without(
     before: Sequence[Placement],
     matcher: NodeMatcher,
 ) -> str | None:
-    """Return what becomes of the VM without these words; None if no node has the cards then, either."""
+    """Return what the VM gets without these conditions; None if no node has the cards even then."""
     changed = NodeMatcher(reduce(_less, way, requirements), cluster, matcher)
     found = _first(changed, nodes)
     if found is None:
@@ -108,7 +108,7 @@ def _done(word: str) -> str:
 
 
 def _less(requirements: DeviceRequirements, word: str) -> DeviceRequirements:
-    """Return the requirements without a word. The word that keeps GPUs off boards is replaced by one partition."""
+    """Return the requirements without this condition. One that keeps GPUs off boards is replaced by one partition."""
 
     def less(wanted: WantedDevice) -> WantedDevice:
         alternatives = (

@@ -1,4 +1,4 @@
-"""The devices that a VM wants of a cluster, from the ResourceClaims of gpu-launcher and from the VM's own."""
+"""The devices that a VM wants of a cluster, from gpu-launcher's ResourceClaims and from the VM's own."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +27,7 @@ _SUPPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What a wanted device may be. `selectors`: all that the device has to fit, those of its class first."""
+    """A description of a device that a VM accepts. `selectors`: it has to match all; those of its class are first."""
 
     selectors: tuple[Selector, ...]
     tolerations: tuple[Toleration, ...] = ()
@@ -35,8 +35,8 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class WantedDevice:
-    """A device that is wanted. `name`: as users know it, `gpu 'gpu1'`, or request and claim. `alternatives`: what it
-    may be, the preferred first; one if the request has no `firstAvailable`. `allocated`: the device that the claim
+    """A device that a VM wants. `name`: as users know it, `gpu 'gpu1'`, or request and claim. `alternatives`: what it
+    may be, the preferred first; just one if the request has no `firstAvailable`. `allocated`: the device that the claim
     already has."""
 
     name: str
@@ -47,8 +47,8 @@ class WantedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Devices have to have one value of an attribute, to be on one `place`: those of `bound`, by the number of the
-    wanted device and of the alternative that it is. `source`: what says so."""
+    """Devices have to share one value of an attribute, to be on one `place`. `bound`: these devices, by the numbers of
+    the wanted device and of its alternative. `source`: the annotation or constraint that says so."""
 
     attribute: str
     place: str
@@ -57,7 +57,7 @@ class Sharing:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Return the wanted devices that an alternative binds, ascending."""
+        """Return the numbers of the wanted devices that the sharing binds, ascending."""
         return tuple(sorted({number for number, _ in self.bound}))
 
 
@@ -80,8 +80,8 @@ class AskedClaim:
 
 
 class _Words:
-    """Where the selectors and constraints of a claim come from: the annotations of its VM, if `pod --dra` writes the
-    same for these; else the line of CEL."""
+    """The origin of each selector and constraint of a claim: the VM's annotation, if `pod --dra` writes the same for
+    it; else the line of CEL."""
 
     def __init__(self, claim: AskedClaim, selection: Selection) -> None:
         self._owner = subject_of(claim.owner)
@@ -109,9 +109,9 @@ class _Words:
 
 
 def requirements_of(claims: Iterable[AskedClaim], selection: Selection, cluster: Cluster) -> DeviceRequirements:
-    """Return what all claims of a VM want, so that no device is given twice. `selection`: what the VM's annotations ask
-    for. UserError for a kind of request or constraint that fit does not judge, and for an entry whose request the claim
-    lacks."""
+    """Return the devices that all claims of a VM want together, so that no device is used twice. `selection`: what the
+    VM's annotations ask for. UserError for a kind of request or constraint that fit does not judge, and for an entry
+    whose request the claim lacks."""
     devices: list[WantedDevice] = []
     sharings: list[Sharing] = []
     for claim in claims:
@@ -122,7 +122,7 @@ def requirements_of(claims: Iterable[AskedClaim], selection: Selection, cluster:
 def _read(
     claim: AskedClaim, known: _Words, cluster: Cluster, devices: list[WantedDevice], sharings: list[Sharing]
 ) -> None:
-    """Add what a claim wants to the devices and sharings."""
+    """Add a claim's requests to the devices, and its constraints to the sharings."""
     owner, entries = claim.owner, claim.entries
     by_request: dict[str, list[tuple[int, int]]] = {}  # and by REQUEST/ALTERNATIVE, as constraints may say
     allocated = {
@@ -172,7 +172,7 @@ def _alternative(
 
 
 def _count(kinds: Sequence[Mapping[str, Any]], request: str, owner: Mapping[str, Any]) -> int:
-    """Return how many devices a request is of: one if it has several alternatives."""
+    """Return how many devices a request is for: one if it has several alternatives."""
     most = _MOST_DEVICES if len(kinds) == 1 else 1
     counts = [kind.get("count") or 1 for kind in kinds]
     for count in counts:
