@@ -1,4 +1,4 @@
-"""A VM's changes, from the threads that make them to readers in the event loop."""
+"""A VM's changes, handed from the threads that make them to readers in the event loop."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ _UNREAD = 256  # changes; a reader that is slower loses the oldest
 
 async def changes_of(vm: VM) -> AsyncGenerator[tuple[Change, int]]:
     """Yield each change, with how many were lost just before it; the first has the present phase, the last one ENDED.
-    The VM keeps changes for this reader until it is closed (contextlib.aclosing).
+    The VM keeps changes for this reader until the generator is closed (contextlib.aclosing).
     """
     loop = asyncio.get_running_loop()
     unread: deque[Change] = deque()

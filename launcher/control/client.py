@@ -41,7 +41,7 @@ def ask_for_all(
 
 @contextmanager
 def _refusing(path: Path, patience: float) -> Iterator[None]:
-    """Raise Refusal for whatever goes wrong with a request."""
+    """Turn any failure of a request into a Refusal."""
     try:
         yield
     except (TimeoutError, BlockingIOError) as error:  # the latter if too many wait to be taken

@@ -22,8 +22,8 @@ _CONNECT = 5.0  # seconds for QEMU to accept a client
 def attach(path: Path, source: int, sink: int) -> None:
     """Join the serial port's socket with two file descriptors until the guest ends.
 
-    If `source` is a terminal, it is raw meanwhile, and Ctrl-] ends the joining. The end of a pipe does not: the guest's
-    output still goes to `sink`, until that is closed. Raise Refusal if QEMU does not serve the port.
+    A terminal as `source` is raw meanwhile, and Ctrl-] leaves. The end of a pipe does not: the guest's output still
+    goes to `sink`, until that is closed. Raise Refusal if QEMU does not serve the port.
     """
     with connected(path, "the guest's serial port cannot be reached") as port:
         if os.isatty(source):
@@ -33,7 +33,7 @@ def attach(path: Path, source: int, sink: int) -> None:
 
 
 def connected(path: Path, wrong: str) -> socket.socket:
-    """Connect to a socket of QEMU's; raise Refusal, with what is `wrong`, if that fails."""
+    """Connect to a socket of QEMU's; raise Refusal, which says what is `wrong`, if that fails."""
     qemu = socket.socket(socket.AF_UNIX)
     try:
         qemu.settimeout(_CONNECT)
@@ -51,7 +51,7 @@ def connected(path: Path, wrong: str) -> socket.socket:
 
 @contextmanager
 def _raw(terminal: int) -> Iterator[bytes]:
-    """Send every key of the terminal to the guest, except the one that is yielded; b"" if it is no terminal."""
+    """Make the terminal raw, so that every key goes to the guest; yield the key that leaves, b"" without a terminal."""
     if not os.isatty(terminal):
         yield b""
         return
@@ -64,8 +64,8 @@ def _raw(terminal: int) -> Iterator[bytes]:
 
 
 def join(port: socket.socket, source: int, sink: int, escape: bytes = b"", *, ends_with_source: bool = False) -> None:
-    """Copy from `source`, a file descriptor, to the port, and from the port to `sink`, another one, until the port or
-    the sink is closed; also until `escape`, if not empty, is read, or until the source ends, if it `ends_with_source`.
+    """Copy from the file descriptor `source` to the port, and from the port to the file descriptor `sink`, until the
+    port or the sink is closed; or until `escape`, if not empty, is read, or the source ends, if `ends_with_source`.
     """
     poll = select.poll()
     poll.register(sink, 0)  # asks for nothing, and is told when its reader is gone
@@ -99,7 +99,7 @@ def join(port: socket.socket, source: int, sink: int, escape: bytes = b"", *, en
 
 
 def _read(source: int) -> bytes:
-    """Read what is there; b"" at the end. A terminal that has gone away ends in an error."""
+    """Read the available bytes; b"" at the end, which an error of a terminal that has gone away also is."""
     try:
         return os.read(source, _READ)
     except OSError:
@@ -107,7 +107,7 @@ def _read(source: int) -> bytes:
 
 
 def _written(sink: int, data: bytes) -> bool:
-    """Write all of it; return whether the sink still has a reader."""
+    """Write all the data; return whether the sink still has a reader."""
     try:
         while data:
             data = data[os.write(sink, data) :]

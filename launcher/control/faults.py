@@ -1,4 +1,4 @@
-"""The log of what callers do wrong: a line for a fault, and at most one a second."""
+"""The log of callers' faults: one line for each, and at most one a second."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ _EVERY = 1.0  # seconds between two lines: a caller that makes one fault may mak
 
 
 class _OneLine(logging.Filter):
-    """Lets one record a second pass, as a line without a traceback, with how many were left out before it."""
+    """Lets one record a second pass, as a line without a traceback, with the number of records left out before it."""
 
     def __init__(self, of: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _OneLine(logging.Filter):
 
 
 def shorten(of: str, *loggers: str) -> None:
-    """Have these loggers together write at most a line a second; it begins with `of`, what they log about."""
+    """Have these loggers together write at most one line a second; it begins with `of`, their subject."""
     lines = _OneLine(of)
     for name in loggers:
         logging.getLogger(name).addFilter(lines)

@@ -1,5 +1,5 @@
-"""The cards of a running VM in words, for `ctl guest gpus`: where the launcher says that they are, what this machine's
-sysfs tells of them, and what NVIDIA's driver tells in the guest."""
+"""The cards of a running VM in words, for `ctl guest gpus`: where they are on the host and in the guest, what this
+machine's sysfs reports of them, and what NVIDIA's driver in the guest reports."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ _WITHIN = 3.0  # seconds for sysfs: a driver may never answer for a file
 
 @dataclass(frozen=True, slots=True)
 class OnHost:
-    """What sysfs tells of a card; None is what it does not tell, and `faults` is what could not be read."""
+    """What sysfs reports of a card; None for a value that it does not report. `faults`: what could not be read."""
 
     link: Link | None
     power_state: str | None
@@ -31,8 +31,8 @@ class OnHost:
 
 
 def on_host(sys: Path, found: GuestGPUs, within: float = _WITHIN) -> tuple[Mapping[str, OnHost], str]:
-    """Return what the tree `sys` tells of each card of GuestGPUs, by its address, and a line if it tells nothing, with
-    the reason. A mediated device has no address on the host."""
+    """Return what the tree `sys` reports of each card of GuestGPUs, by the card's address; and a line with the reason
+    if nothing can be read. A mediated device has no address on the host."""
     addresses = [address for gpu in found.gpus if (address := address_or_none(gpu.host)) is not None]
     try:
         return forked(f"the host's {sys}", partial(_read, sys, addresses), within=within).answer(), ""
@@ -59,7 +59,7 @@ def _read_one(sys: Path, address: PCIAddress) -> OnHost:
 
 
 def as_json(found: GuestGPUs, host: Mapping[str, OnHost], host_silence: str) -> dict[str, Any]:
-    """Return the fields of a GuestGPUs with what the host tells of each card; its keys stay."""
+    """Return the fields of a GuestGPUs, with the host's facts about each card; its keys stay."""
     gpus = [{**asdict(gpu), "on_host": _fields(host.get(gpu.host))} for gpu in found.gpus]
     return {**asdict(found), "gpus": gpus, "host_silence": host_silence}
 
@@ -72,8 +72,8 @@ def _fields(its: OnHost | None) -> dict[str, Any] | None:
 
 
 def lines_of(found: GuestGPUs, host: Mapping[str, OnHost], host_silence: str) -> Iterator[str]:
-    """Yield a few lines for each card of GuestGPUs, and at last why nobody has told anything on the host or in the
-    guest, or what is wrong with the guest's driver."""
+    """Yield a few lines for each card of GuestGPUs; then why the host or the guest reported nothing, or what is wrong
+    with the guest's driver."""
     if not found.gpus:
         yield "the VM has none of the host's cards"
     for gpu in found.gpus:
@@ -109,7 +109,7 @@ def _link(speed: float | None, lanes: int | None) -> str:
 
 
 def _told(gpu: GuestGPU) -> str:
-    """`driver 580.126.09, 34% busy, 10.2 of 79.6 GiB used, 41 °C`, as far as it is told."""
+    """Return the known parts of `driver 580.126.09, 34% busy, 10.2 of 79.6 GiB used, 41 °C`."""
     words = []
     if gpu.driver_version is not None:
         words.append(f"driver {gpu.driver_version}")

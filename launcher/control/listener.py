@@ -1,4 +1,4 @@
-"""The control socket: made, listened on, and removed. Its first caller waits for the server's imports."""
+"""The control socket: it is made, listened on, and removed. Its first caller waits for the server's imports."""
 
 import errno
 import os
@@ -38,7 +38,7 @@ def serving_control(path: Path, vm: VM) -> Iterator[None]:
 
 
 def forget(path: Path) -> None:
-    """Remove the socket that a killed launcher has left; one on which somebody listens stays."""
+    """Remove the socket that a killed launcher has left; keep one on which somebody listens."""
     with suppress(OSError, Refusal), _alone_in(path.parent):
         _remove_stale(path)
 
@@ -83,8 +83,8 @@ def _listening(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """Keep another launcher from looking at the socket there, and taking it for a stale one too. TimeoutError if the
-    directory stays locked by another process."""
+    """Lock the directory, so that no other launcher takes the socket there for a stale one at the same time.
+    TimeoutError if another process keeps it locked."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

@@ -57,7 +57,8 @@ class XML:
 
 @dataclass(frozen=True)
 class SocketPath:
-    """Where QEMU serves the guest's serial port, to one caller at a time, or its screen by VNC (RFC 6143)."""
+    """The path of the socket on which QEMU serves the guest's serial port, to one caller at a time, or its screen by
+    VNC (RFC 6143)."""
 
     path: str
 
@@ -86,7 +87,7 @@ class VMEvent:
 
 @dataclass(frozen=True)
 class SuspendProgress:
-    """A sign of life while the guest's memory is `saved`, and the last one when it is."""
+    """A sign of life while the guest's memory is written; the last one has `saved` true."""
 
     saved: bool
 
@@ -110,9 +111,9 @@ class GuestFilesystems:
 
 @dataclass(frozen=True)
 class GuestGPU:
-    """A card of the guest: the name of its entry in the manifest, its PCI address on the `host` (of a mediated device
-    the UUID) and in the `guest`. The rest is nvidia-smi's, None where it does not tell: percent of the time, bytes,
-    degrees Celsius."""
+    """A card of the guest: the name of its entry in the manifest, its PCI address on the `host` (a mediated device's
+    UUID) and in the `guest`. The rest is from nvidia-smi, None if it reports none: percent of the time, bytes, degrees
+    Celsius."""
 
     name: str
     host: str
@@ -126,8 +127,8 @@ class GuestGPU:
 
 @dataclass(frozen=True)
 class GuestGPUs:
-    """`silence`: why nobody in the guest tells anything. `mismatch`: what is wrong with the guest's driver beside the
-    Fabric Manager. Both are empty if there is nothing to say."""
+    """`silence`: why the guest reports nothing. `mismatch`: how the guest's driver does not fit the Fabric Manager.
+    Both are "" if there is nothing to say."""
 
     gpus: tuple[GuestGPU, ...]
     silence: str = ""
@@ -145,8 +146,8 @@ class GuestProgram:
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """A program's exit code, or the signal that has ended it, the other one 0; and the first 64 KiB of its output and
-    of its errors, in base64."""
+    """A program's exit code, or the signal that ended it, the other one 0; and the first 64 KiB of its output and of
+    its errors, in base64."""
 
     code: int
     signal: int
@@ -156,7 +157,7 @@ class ProgramEnd:
 
 @dataclass(frozen=True)
 class Method(Generic[A]):
-    """What can be asked, by its name on the socket: the request's dataclass, and each answer's."""
+    """A method, by its name on the socket: the dataclasses of its request and of each answer."""
 
     name: str
     answer: type[A]
@@ -198,7 +199,7 @@ def request_line(method: Method[Any], request: object) -> bytes:
 
 
 def read_request(line: bytes) -> tuple[Method[Any], Any]:
-    """Return the method and its request; Refusal for a line that has none, and for another version's."""
+    """Return the method and its request; Refusal for a line without one, and for another version of the protocol."""
     asked = "the control socket"
     try:
         fields = _object(line)
@@ -225,8 +226,7 @@ def problems_line(problems: Sequence[Problem]) -> bytes:
 
 
 def read_answer(line: bytes, method: Method[A]) -> A | None:
-    """Return the answer, None after the last. Refusal where the launcher refuses, Nonsense for a line that is none of
-    the three."""
+    """Return the answer, None after the last. Refusal if the launcher refuses; Nonsense for any other line."""
     match _object(line):
         case {"problems": [_, *_] as problems}:
             sent = [_read(_SentProblem, each, "problem") for each in problems]

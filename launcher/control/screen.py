@@ -43,7 +43,7 @@ def join_vnc(path: Path, source: int, sink: int) -> None:
 
 @contextmanager
 def listening(place: str) -> Iterator[socket.socket]:
-    """Listen at an address and port like `127.0.0.1:5900`. UserError for anything else, and for an address that other
+    """Listen at an address and port like `127.0.0.1:5900`. UserError for any other form, and for an address that other
     hosts reach: QEMU asks for no password. `kubectl port-forward` connects from within the pod."""
     address, _, port = place.rpartition(":")
     try:
@@ -71,8 +71,8 @@ def listening(place: str) -> Iterator[socket.socket]:
 
 
 def serve_vnc(server: socket.socket, path: Path) -> None:
-    """Join each client with QEMU's socket at this path, eight at once, until the guest ends: then QEMU accepts nobody,
-    which is a Refusal."""
+    """Join each client with QEMU's socket at this path, eight at once, until the guest ends: connecting to QEMU then
+    fails with a Refusal."""
     free = threading.Semaphore(_CLIENTS)
 
     def serve(client: socket.socket, qemu: socket.socket) -> None:

@@ -1,6 +1,6 @@
-"""The launcher's end of the control socket: a request a connection, within bounds.
+"""The launcher's end of the control socket: one request a connection, within bounds.
 
-A caller that can open the socket may control this VM, and could also kill QEMU: so the bounds are for callers that err
+A caller that can open the socket may control this VM, and could also kill QEMU: so the bounds are for faulty callers
 (docs/decisions/0063-json-lines.md).
 """
 
@@ -27,7 +27,7 @@ _LAST_WORDS = 1.0  # seconds for callers to hear how it ended
 
 
 async def serve(listener: socket.socket, end: int, vm: VM) -> None:
-    """Serve callers until the eventfd `end` is written to; then requests that are at work have a second."""
+    """Serve callers until the eventfd `end` is written to; requests in progress then have one more second."""
     shorten("the control socket", __name__, "asyncio")
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -44,7 +44,7 @@ async def serve(listener: socket.socket, end: int, vm: VM) -> None:
 
 
 class _Callers:
-    """The connections, a task each. `asking` are those whose request is there."""
+    """The connections, a task each. `asking` are those whose request has arrived."""
 
     def __init__(self, service: VMService) -> None:
         self._service = service
@@ -106,7 +106,7 @@ class _Callers:
 
 
 async def _request(caller: socket.socket) -> bytes:
-    """Receive a request's line; Refusal if it is too long, not there in time, or not the only one."""
+    """Receive a request's line; Refusal if it is too long, late, or not the only one."""
     loop, data, part = asyncio.get_running_loop(), bytearray(), b""
     try:
         async with asyncio.timeout(_PATIENCE):
@@ -131,7 +131,7 @@ async def _send(caller: socket.socket, line: bytes, patience: float | None) -> N
 
 @contextmanager
 def _ending_with(caller: socket.socket) -> Iterator[asyncio.Task[Any]]:
-    """Cancel this task, which is yielded, once the caller has closed its end; or sends more, which it must not."""
+    """Yield this task, and cancel it once the caller closes its end, or sends more, which is not allowed."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
 

@@ -1,4 +1,4 @@
-"""Threads that ask libvirt or sysfs, which may answer late or never, while the event loop goes on."""
+"""Threads for questions to libvirt or sysfs, whose answers may come late or never, while the event loop goes on."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ _PATIENCE = 10.0  # seconds for a free thread and an answer; less than `ctl` wai
 class Threads:
     """A thread for each open question, at most four; further callers wait for a free one. The threads are daemons, so
     one without an answer does not keep the process from ending. `asked` names who is asked, and `fix` says what to do
-    if no answer comes.
+    without an answer.
     """
 
     def __init__(self, asked: str, fix: str) -> None:
@@ -26,8 +26,8 @@ class Threads:
         self._free = asyncio.Semaphore(_THREADS)
 
     async def run(self, ask: Callable[[], _T]) -> _T:
-        """Return or raise what `ask` does; Refusal if it takes too long, or there can be no thread. The thread stays
-        taken until `ask` returns, also if its caller waits no longer.
+        """Return or raise what `ask` does; Refusal if it takes too long, or no thread can be started. The thread stays
+        occupied until `ask` returns, even if its caller no longer waits.
         """
         try:
             async with asyncio.timeout(_PATIENCE):

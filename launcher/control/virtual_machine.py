@@ -36,7 +36,7 @@ _STARTED = (Phase.RUNNING, Phase.STOPPING)
 
 class VMService:
     """Answers for one VM. `methods` has a coroutine function for each method, from the request's fields to the answer,
-    or an asynchronous generator function to the answers. They raise ProgramError for what cannot be done."""
+    or an asynchronous generator function to the answers. They raise ProgramError if they cannot answer."""
 
     def __init__(self, vm: VM) -> None:
         self._vm = vm
@@ -189,7 +189,7 @@ class VMService:
         )
 
     async def _nvidia_smi(self, seconds: int) -> tuple[Mapping[PCIAddress, nvidia_smi.GPUReading], str]:
-        """Return what it tells, and why it tells nothing."""
+        """Return nvidia-smi's readings by the GPU's address in the guest, and why there are none."""
         if not self._vm.asks_nvidia_smi:
             return (
                 {},
@@ -233,7 +233,7 @@ class VMService:
             raise Refusal(self._vm.identity, f"is {self._vm.phase.value}", "ask again when it is running")
 
     def _alone(self, what: str, operation: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return an operation that changes whether the guest's CPUs run, refused while it is suspended."""
+        """Return an operation that changes whether the guest's CPUs run, refused while the guest is being suspended."""
 
         def alone(domain: Any) -> None:
             with self._vm.changing_cpus(what):
@@ -242,7 +242,8 @@ class VMService:
         return alone
 
     async def _agent(self, question: Callable[[agent.AskAgent], _T], seconds: int) -> _T:
-        """Return the answer of the guest's agent; Refusal if there is none, it is silent for so long, or it refuses."""
+        """Return the answer of the guest's agent; Refusal if there is none, it refuses, or takes more than so many
+        `seconds`."""
         patience = min(max(seconds, 1), _AGENT)
         return await self._asked(lambda domain: question(lambda text: guest.ask_agent(domain, text, patience)))
 
