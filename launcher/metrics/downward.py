@@ -1,5 +1,5 @@
-"""What a guest reads of its host, if its manifest has a volume of kind downwardMetrics: the metrics of KubeVirt's
-handler (pkg/downwardmetrics/scraper), whose names SAP's host agent for one knows. All of the host's is what each
+"""Metrics of the host for a guest whose manifest has a volume of kind downwardMetrics: those of KubeVirt's handler
+(pkg/downwardmetrics/scraper), whose names SAP's host agent, for example, knows. All host metrics come from what each
 container of the node may read in /proc and /sys.
 """
 
@@ -47,7 +47,7 @@ def refreshed(disk: Path, node: str, vm: VM, sys: Path, proc: Path = Path("/proc
 
 
 def host_metrics(node: str, qemu: str, sys: Path, proc: Path) -> Iterator[Metric]:
-    """Yield what is known of the host; what cannot be read is left out."""
+    """Yield the host's metrics, without those that cannot be read."""
     yield Metric("host", "HostName", "string", node)
     yield Metric("host", "HostSystemInfo", "string", "linux")
     yield Metric("host", "VirtualizationVendor", "string", "kubevirt.io")  # the only one that agents know here
@@ -76,7 +76,7 @@ def host_metrics(node: str, qemu: str, sys: Path, proc: Path) -> Iterator[Metric
 
 
 def guest_metrics(statistics: Mapping[str, Any]) -> Iterator[Metric]:
-    """Yield what libvirt's numbers of the domain (guest.statistics) say of the guest."""
+    """Yield the guest's metrics from libvirt's statistics of the domain (guest.statistics)."""
     vcpus = range(statistics.get("vcpu.maximum", 0))
     yield _seconds("vm", sum(statistics.get(f"vcpu.{vcpu}.time", 0) for vcpu in vcpus) / _NANOSECONDS)
     yield Metric("vm", "ResourceProcessorLimit", "int64", str(statistics.get("vcpu.current", 0)))
@@ -98,7 +98,7 @@ def _numbers(path: Path, name: str) -> tuple[int, ...]:
 
 
 def _lines(path: Path) -> Mapping[str, tuple[int, ...]]:
-    """Return the numbers of each line of a file of /proc, by the word before them; empty if it cannot be read."""
+    """Return the numbers of each line of a file of /proc, by the line's first word; {} if it cannot be read."""
     try:
         lines = [line.split() for line in path.read_text().splitlines()]
     except OSError:

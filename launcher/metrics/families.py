@@ -1,4 +1,4 @@
-"""The metrics, from what libvirt and the kernel tell, in Prometheus' text format, version 0.0.4:
+"""The metrics, from libvirt's and the kernel's numbers, in Prometheus' text format, version 0.0.4:
 https://prometheus.io/docs/instrumenting/exposition_formats/.
 
 The format is written here, in twenty lines: prometheus_client imports http.server and ssl, 4.5 MB of a process beside
@@ -27,7 +27,7 @@ class Sample(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A metric: what it is, and its samples."""
+    """A metric: its name, type and help text, and its samples."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -58,7 +58,8 @@ _NANOSECOND = 1e-9
 
 
 class _Counter(NamedTuple):
-    """A metric of each disk or network card: its name, libvirt's, what it is, and the unit of libvirt's number."""
+    """A metric of each disk or network card: its name, libvirt's name, its help text, and the unit of libvirt's
+    number."""
 
     name: str
     statistic: str
@@ -100,8 +101,8 @@ _GPU: tuple[tuple[str, str, Callable[[GPUReading], float | None]], ...] = (
 def families(
     phase: Phase, domain: DomainSample | None, pod: PodSample, names: DomainNames, gpus: GuestAnswer | None
 ) -> Iterator[Family]:
-    """Yield the metrics. `domain` is None if libvirt is not asked yet, or does not answer; `gpus` is what the guest has
-    told of its GPUs, None if it is not asked yet, or must not be."""
+    """Yield the metrics. `domain` is None if libvirt has not been asked yet, or does not answer; `gpus` is the guest's
+    answer about its GPUs, None if it has not been asked yet, or must not be."""
     yield _gauge("build_info", "1, with the version of gpu-launcher.", Sample(1, {"version": version("gpu-launcher")}))
     state, reason = ("", "") if domain is None else (domain.state.state, domain.state.reason)
     what = "1, with the VM's phase, and libvirt's state of it and the reason for that; both empty if it tells none."
@@ -144,7 +145,7 @@ def _of_domain(domain: DomainSample, names: DomainNames) -> Iterator[Family]:
 
 
 def _of_gpus(answer: GuestAnswer, names: DomainNames) -> Iterator[Family]:
-    """Yield the GPUs' metrics, of the VM's own cards alone."""
+    """Yield the metrics of the VM's own GPUs; ignore others in the guest's answer."""
     yield _gauge(
         "guest_tells_gpus", "1 if the guest has answered the last question for its GPUs.", answer.gpus is not None
     )

@@ -1,7 +1,8 @@
-"""What the guest's driver tells of its GPUs: asked in a thread of its own, and whoever scrapes waits for no answer.
+"""What the guest's driver reports of its GPUs: asked in a thread of its own, so that a scrape never waits for the
+guest.
 
-The guest may be hostile and its agent silent. What it says is checked and bounded by launcher.runtime.agent and
-nvidia_smi, each question has a deadline, and in the guest there is never more than one nvidia-smi of ours.
+The guest may be hostile and its agent silent. Its answers are checked and bounded by launcher.runtime.agent and
+nvidia_smi, each question has a deadline, and at most one nvidia-smi of ours runs in the guest.
 """
 
 import threading
@@ -32,8 +33,8 @@ class GuestAnswer:
 
 
 class Questions:
-    """Asks the guest's agent, at most every 15 s, and no more once its answers count no more. `answer`: the last one,
-    None until there is one."""
+    """Asks the guest's agent at most every 15 s, and stops once the guest's answers are not credible. `answer`: the
+    last one, None before the first."""
 
     def __init__(self, ask: AskAgent, apart: float = _APART, within: float = _WITHIN) -> None:
         self._ask, self._apart, self._within = ask, apart, within
@@ -44,8 +45,8 @@ class Questions:
         self.answer: GuestAnswer | None = None
 
     def begin(self) -> None:
-        """Begin a question, unless one is open, the last is too young, or the guest invents versions. It does not
-        wait."""
+        """Begin a question without waiting, unless one is open, the last one is too recent, or the guest
+        invents versions."""
         now = time.monotonic()
         if now - self._begun < self._apart or (self._thread is not None and self._thread.is_alive()):
             return
@@ -70,7 +71,7 @@ class Questions:
         self.answer = GuestAnswer(time.time(), gpus if len(self._versions) <= _VERSIONS else None)
 
     def _ended(self) -> Ended | None:
-        """Run nvidia-smi in the guest to its end; None if it, or the one before it, takes longer."""
+        """Run nvidia-smi in the guest to its end; None if it, or the run before it, does not end in time."""
         deadline = time.monotonic() + self._within
         if self._left is not None and agent.ended(self._ask, self._left) is None:
             return None

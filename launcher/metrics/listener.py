@@ -1,5 +1,5 @@
-"""The port for metrics. It is opened before the guest's network, so that passt leaves it out where all ports of the pod
-are the guest's; asyncio and h11 are imported for the first scrape."""
+"""The port for metrics. It is opened before the guest's network, so that passt leaves it out if all ports of the pod
+are the guest's; asyncio and h11 are imported at the first scrape."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from program.ports import HTTPPort, opened
 
 @contextmanager
 def serving_metrics(port: HTTPPort, vm: VM, xml: str, sys: Path) -> Iterator[None]:
-    """Serve the metrics of the VM with this domain on a port; Refusal if nothing can listen there."""
+    """Serve the VM's metrics on a port; `xml` is its domain. Refusal if the port cannot be opened."""
 
     def serve(end: int) -> None:
         import asyncio

@@ -1,7 +1,7 @@
-"""What libvirt tells of the domain, with what its XML calls its parts; and what the kernel tells of the pod: the memory
-of the launcher's processes and of the container, and the errors on PCI Express of the guest's devices.
+"""Samples of the domain from libvirt, with the names that its XML gives to its parts; and of the pod from the kernel:
+the memory of the launcher's processes and of the container, and PCI Express errors of the guest's devices.
 
-None of the kernel's files waits: it has counted what is in them, and no driver or device is asked.
+Reading the kernel's files never waits: they are counters, and no driver or device is asked.
 """
 
 import os
@@ -26,8 +26,8 @@ _OURS = "ua-"  # the beginning of a name of the manifest's, as libvirt has it
 
 @dataclass(frozen=True)
 class DomainSample:
-    """`statistics`: libvirt's own, by their names (guest.statistics). `agent`: whether the guest's agent is connected,
-    None without a channel for one."""
+    """`statistics`: libvirt's own, by libvirt's names (guest.statistics). `agent`: whether the guest's agent is
+    connected, None without a channel for one."""
 
     state: VMState
     statistics: Mapping[str, Any]
@@ -36,21 +36,20 @@ class DomainSample:
 
 @dataclass(frozen=True)
 class DomainNames:
-    """The manifest's names of disks and network cards by libvirt's (`target`), and the host's devices
-    that the guest has."""
+    """The manifest's names of disks and network cards by libvirt's (`target`), and the host devices of the guest."""
 
     targets: Mapping[str, str]
     devices: tuple[Hostdev, ...]
 
     @property
     def functions(self) -> tuple[PCIAddress, ...]:
-        """The addresses on the host of the PCI devices: a mediated one has none."""
+        """Return the host's addresses of the PCI devices: a mediated device has none."""
         hosts = (address_or_none(device.host) for device in self.devices)
         return tuple(sorted(host for host in hosts if host is not None))
 
 
 def sample_domain(domain: Any) -> DomainSample:
-    """Ask libvirt, which may answer late or never; Refusal for what it refuses."""
+    """Ask libvirt, which may answer late or never; Refusal if it refuses."""
     return DomainSample(operations.state(domain), guest.statistics(domain), operations.has_agent(domain))
 
 
@@ -70,8 +69,8 @@ _MEMORY = ("fs/cgroup/memory.current", "fs/cgroup/memory/memory.usage_in_bytes")
 
 @dataclass(frozen=True)
 class PodSample:
-    """`resident`: bytes in memory of each of the launcher's processes. `container`: bytes that count for its limit,
-    None outside of one. `errors`: by function, without those that have no AER."""
+    """`resident`: bytes in memory of each of the launcher's processes. `container`: bytes that count for the
+    container's limit, None outside a container. `errors`: by function, without functions that lack AER."""
 
     resident: Mapping[str, int]
     container: int | None
@@ -79,7 +78,7 @@ class PodSample:
 
 
 def sample_pod(sys: Path, proc: Path, functions: Iterable[PCIAddress]) -> PodSample:
-    """Read what the kernel tells now."""
+    """Read the kernel's present numbers."""
     processes = {"worker": os.getpid(), "supervisor": os.getppid()}
     resident = {name: size for name, pid in processes.items() if (size := _resident(proc, pid)) is not None}
     used = [size for path in _MEMORY if (size := _number(sys, path)) is not None]

@@ -1,5 +1,5 @@
-"""The page of metrics, at /metrics. libvirt is asked in a thread, with a deadline, and never twice at once; the guest
-without anybody's waiting for it."""
+"""The page of metrics, at /metrics. libvirt is asked in a thread, with a deadline, and never twice at once; nobody
+waits for the guest's answer."""
 
 import asyncio
 import socket
@@ -25,7 +25,7 @@ async def serve(
     listener: socket.socket, names: Collection[str], end: int, vm: VM, xml: str, sys: Path, proc: Path = Path("/proc")
 ) -> None:
     """Serve the metrics of a VM until the eventfd `end` is written to. `names` are those by which the listener may be
-    asked, `xml` is the VM's domain, `sys` and `proc` stand for /sys and /proc."""
+    requested, `xml` is the VM's domain, `sys` and `proc` stand for /sys and /proc."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(end, ended.set)
     page = _Page(vm, xml, sys, proc)
@@ -34,7 +34,7 @@ async def serve(
 
 
 class _Page:
-    """Makes the page. Whoever asks while it is made waits for the same one."""
+    """Makes the page. Requests that come meanwhile wait for the same page."""
 
     def __init__(self, vm: VM, xml: str, sys: Path, proc: Path) -> None:
         self._vm, self._names, self._sys, self._proc = vm, names_in(xml, vm.numbers), sys, proc
@@ -58,7 +58,7 @@ class _Page:
         return text_of(families(phase, domain, pod, self._names, self._guest.answer)).encode()
 
     async def _domain(self) -> DomainSample | None:
-        """Return what libvirt tells; None if it does not in time. The next call waits for the same answer then."""
+        """Return libvirt's answer; None if it is late. The next call then waits for the same answer."""
         if self._asked is None:
             self._asked = _in_a_thread(self._vm)
         await asyncio.wait([self._asked], timeout=_PATIENCE)
@@ -69,7 +69,8 @@ class _Page:
 
 
 def _in_a_thread(vm: VM) -> asyncio.Future[DomainSample | None]:
-    """Ask libvirt in a daemon, which keeps no process from ending. None if it refuses, or there can be no thread."""
+    """Ask libvirt in a daemon thread, which keeps no process from ending. None if libvirt refuses, or no thread
+    can start."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[DomainSample | None] = loop.create_future()
 
