@@ -1,7 +1,7 @@
-"""What every object of a manifest has in common: pydantic's BaseModel, read as Kubernetes reads JSON.
+"""What all objects of a manifest share: pydantic's BaseModel, read as Kubernetes reads JSON.
 
-An object is frozen, and its fields are spelled as the manifest spells them. A field that it does not have is refused,
-no scalar is taken for another (`'2'` is no number), and null is absence.
+An object is frozen, and its fields are spelled as in the manifest. An unknown field is refused, no scalar is converted
+to another type (`'2'` is no number), and null means that the field is absent.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -43,7 +43,7 @@ class Object(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        """Build an object within another when a manifest first has it: a start has no time for the others."""
+        """Build a nested object's schema when a manifest first uses it: a start has no time for the others."""
         if _builds.get():
             return core_schema.no_info_plain_validator_function(cls.model_validate)
         token = _builds.set(True)
@@ -55,22 +55,23 @@ class Object(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_absent(cls, value: Any) -> Any:
-        """Drop what is null, and an empty text where a text may be left out: Go templates (Helm) write both for what
-        is not set, and to Go's decoder they are the same."""
+        """Drop nulls, and an empty text where the text is optional: Go templates (Helm) write both for an unset value,
+        and Go's decoder takes them for the same."""
         if not isinstance(value, dict) or not (None in value.values() or "" in value.values()):
             return value
         return {name: item for name, item in value.items() if not cls._is_absent(name, item)}
 
     @classmethod
     def _is_absent(cls, name: str, item: object) -> bool:
-        """Return whether an item is null, or an empty optional text. A field that is not known stays an error."""
+        """Return whether an item is null, or an empty optional text; False for an unknown field, which stays an
+        error."""
         field = cls.model_fields.get(name)
         if field is None:
             return False
         return item is None or (item == "" and not field.is_required() and _is_text(field.annotation))
 
     def present_fields(self, *names: str) -> list[str]:
-        """Return which of these fields are there, in this order."""
+        """Return which of these fields the object has, in this order."""
         return [name for name in names if getattr(self, name) is not None]
 
 
@@ -78,13 +79,13 @@ Model = TypeVar("Model", bound=Object)
 
 
 class Validator(Protocol):
-    """Read a document as an object; UserError, which begins with `subject`, if it is none."""
+    """Reads a document as an object; UserError, which begins with `subject`, if it is none."""
 
     def __call__(self, kind: type[Model], document: JSONObject, subject: str) -> Model: ...
 
 
 def one_of(*names: str, none: str = "", fix: str = "expected one of them") -> Any:
-    """Return the validator of an Object that may have one of these fields; with `none`, the error without any, it has
+    """Return the validator of an Object that may have at most one of these fields. With `none`, an error's text, it has
     to have one."""
 
     def check(self: Object) -> Object:
@@ -99,7 +100,7 @@ def one_of(*names: str, none: str = "", fix: str = "expected one of them") -> An
 
 
 class OpenObject(Object):
-    """An object that others fill too: fields that are not ours are left alone."""
+    """An object that others write into too: fields that are not ours are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -118,9 +119,9 @@ class Unconverted:
 
 
 class Refused(Unconverted):
-    """Annotated[None, Refused(why, fix)]: a field that is not converted: why, and what to do instead.
+    """Annotated[None, Refused(why, fix)]: a field that is not converted: why, and what to write instead.
 
-    Null, false, an empty text and an empty list say nothing and may stand there. An empty mapping says something.
+    Null, false, an empty text and an empty list ask for nothing and are accepted. An empty mapping is not.
     """
 
     word = "refused"
@@ -141,13 +142,13 @@ class Refused(Unconverted):
 
 
 class Ignored(Unconverted):
-    """Annotated[Any, Ignored(why)]: a field that the domain does not depend on, whatever is in it."""
+    """Annotated[Any, Ignored(why)]: a field that does not affect the domain, whatever its value."""
 
     word = "ignored"
 
 
 class PassedOn(Unconverted):
-    """Annotated[T, PassedOn(why)]: a T that is the pod's, word for word, and that the domain does not depend on."""
+    """Annotated[T, PassedOn(why)]: a T that the pod gets word for word, and that does not affect the domain."""
 
     word = "passed on"
 
@@ -162,7 +163,7 @@ class Below(Nonsense):
 
 
 class Several(Nonsense):
-    """What several checks of one object say: `each`, in their order."""
+    """The errors of several checks of one object: `each`, in their order."""
 
     def __init__(self, each: list[Nonsense]) -> None:
         super().__init__(each[0].wrong, each[0].fix)
@@ -170,12 +171,12 @@ class Several(Nonsense):
 
 
 def placed(path: str, items: Iterable[T]) -> list[tuple[str, T]]:
-    """Return the items of the list at a path, each behind its own path."""
+    """Return the items of the list at a path, each paired with its own path."""
     return [(f"{path}[{index}]", item) for index, item in enumerate(items)]
 
 
 def check_each(items: Iterable[tuple[str, T]], check: Callable[[T], object]) -> None:
-    """Call `check` with each item, which is behind its path; raise what it raises as Below that path."""
+    """Call `check` with each item, which is paired with its path; raise its errors as Below that path."""
 
     def check_at(path: str, item: T) -> None:
         try:
@@ -189,7 +190,7 @@ def check_each(items: Iterable[tuple[str, T]], check: Callable[[T], object]) -> 
 def refuse_twice(
     names: Iterable[tuple[str, object]], fix: str, wrong: str = "is called {name!r}, as {first} is"
 ) -> None:
-    """Raise Nonsense for a name that is there twice, at the path of the second; each name is behind its path."""
+    """Raise Nonsense for a repeated name, at the path of the second; each name is paired with its path."""
     paths: dict[object, str] = {}
     for path, name in names:
         if (first := paths.setdefault(name, path)) != path:
@@ -197,7 +198,7 @@ def refuse_twice(
 
 
 def check_all(*checks: Callable[[], object]) -> None:
-    """Call each; raise what they raise, each once, as one Nonsense."""
+    """Call each check; raise their errors, each once, as one Nonsense."""
     each: dict[str, Nonsense] = {}
     for check in checks:
         try:
@@ -217,7 +218,7 @@ def _key(error: Nonsense) -> str:
 
 
 def object_in(annotation: Any) -> type[Object] | None:
-    """Return the object that a field of this type is, or is a list of; None for scalars and mappings."""
+    """Return the Object type that a field of this type holds, or lists; None for scalars and mappings."""
     if isinstance(annotation, type) and issubclass(annotation, Object):
         return annotation
     return next((kind for argument in get_args(annotation) if (kind := object_in(argument)) is not None), None)

@@ -27,19 +27,19 @@ _MOST = 2**63 - 1  # a Quantity's Value() is an int64
 
 
 class Amount(NamedTuple):
-    """A quantity: as it is written, in a spelling that Kubernetes takes, and its exact value."""
+    """A quantity: its text, in a spelling that Kubernetes takes, and its exact value."""
 
     text: str
     exact: Decimal
 
     @property
     def whole(self) -> int:
-        """Return it in whole units (bytes, CPUs), rounded up."""
+        """Return the value in whole units (bytes, CPUs), rounded up."""
         return int(self.exact.to_integral_value(ROUND_CEILING))
 
 
 def parse_exact(text: str | float) -> Decimal:
-    """Read a quantity of any sign and size; Nonsense for another text."""
+    """Read a quantity of any sign and size; Nonsense for any other text."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise Nonsense(f"{text!r} is not a quantity", "expected a number with a suffix, like 8Gi or 500m")
@@ -49,7 +49,7 @@ def parse_exact(text: str | float) -> Decimal:
 
 
 def parse_amount(text: str | float) -> Amount:
-    """Read a quantity; Nonsense for another text, a negative one, or one that is too large for Kubernetes."""
+    """Read a quantity; Nonsense for any other text, a negative one, or one that is too large for Kubernetes."""
     amount = Amount(str(text), parse_exact(text))
     if not 0 <= amount.exact <= _MOST:
         raise Nonsense(f"{text!r} is out of range", f"expected 0 to {_MOST}")

@@ -1,4 +1,4 @@
-"""The words and numbers that manifests are made of, each with its check and its JSON schema."""
+"""The texts and numbers in manifests, each with its check and its JSON schema."""
 
 import re
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 class Matching(NamedTuple):
-    """Annotated[Text, Matching(pattern, wrong, fix)]: the whole text matches; `wrong` goes after a text that does not.
+    """Annotated[Text, Matching(pattern, wrong, fix)]: the whole text has to match; an error is the text, then `wrong`.
 
     Pydantic's own pattern would show the pattern instead.
     """
@@ -105,7 +105,7 @@ def _path_in_pod(value: str) -> str:
 
 
 def first_twice(values: Iterable[T]) -> T | None:
-    """Return the first value that is there for the second time; None if all are there once."""
+    """Return the first repeated value; None if there is none."""
     seen: set[T] = set()
     for value in values:
         if value in seen:
