@@ -1,4 +1,4 @@
-"""Who a VM is beyond what its manifest says: its pod's namespace and name, or what a flag says.
+"""A VM's namespace and name if its manifest leaves them open: those of its pod, or a flag's.
 
 A guest's UUID and MAC addresses follow from both. All replicas of a controller run one manifest, each in a pod with a
 name of its own; and a manifest without a namespace may be applied in any.
@@ -18,9 +18,10 @@ _FLAG = "--namespace"
 
 
 class Known(NamedTuple):
-    """What is known of a VM beside its manifest; None for what is not. `origin` is what says the namespace.
+    """Facts about a VM from outside the manifest; None if unknown. `origin`: the flag or variable that gives the
+    namespace.
 
-    `suffix` is what a VM with a generateName alone has behind it.
+    `suffix`: the end of the name of a VM that has only a generateName.
     """
 
     namespace: str | None = None
@@ -30,15 +31,15 @@ class Known(NamedTuple):
 
 
 def known_in(environ: Mapping[str, str], namespace: str | None) -> Known:
-    """Return what --namespace says, or else the variables of the VM's pod."""
+    """Return the namespace of --namespace, or of the variables of the VM's pod; the name is the pod's."""
     name = environ.get(NAME) or None
     return Known(namespace, name) if namespace else Known(environ.get(NAMESPACE) or None, name, NAMESPACE)
 
 
 def identified(vm: JSONObject, known: Known, subject: str) -> JSONObject:
-    """Return the VM's document with the namespace and the name that it has.
+    """Return the VM's document with its actual namespace and name.
 
-    UserError where the manifest names another namespace: kubectl refuses to apply one elsewhere, too.
+    UserError if the manifest names another namespace: kubectl too refuses to apply it elsewhere.
     """
     metadata = vm.get("metadata")
     if not isinstance(metadata, dict):
@@ -59,6 +60,6 @@ def identified(vm: JSONObject, known: Known, subject: str) -> JSONObject:
 
 
 def origins(known: Known) -> Mapping[tuple[str | int, ...], str]:
-    """Return what an error calls the source of a value that is not the manifest's, by its path."""
+    """Return what an error calls the source of each value that is not from the manifest, by the value's path."""
     values = {"namespace": (known.namespace, known.origin), "name": (known.name, NAME)}
     return {("metadata", key): origin for key, (value, origin) in values.items() if value}

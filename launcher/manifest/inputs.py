@@ -1,7 +1,7 @@
-"""What a user gives as a VM: a file or standard input, with any number of documents and Lists in it.
+"""A user's input with VMs: a file or standard input, with any number of documents and Lists in it.
 
-Of the objects in it, VMs are ours, and so are the instance types and preferences that they may name
-(instancetype.kubevirt.io). Objects of other kinds are passed over, and named, so that somebody can say so.
+Read from it are VMs, and the instance types and preferences that they may name (instancetype.kubevirt.io). Objects of
+other kinds are passed over but kept, so that a caller can report them.
 """
 
 import re
@@ -31,7 +31,7 @@ _KIND = "expected a VirtualMachine or VirtualMachineInstance"
 
 
 class TypeObject(NamedTuple):
-    """An instance type or a preference as it was written, and the file that it is in."""
+    """An instance type or a preference as written, and the file that it is in."""
 
     value: JSONObject
     file: str
@@ -42,17 +42,17 @@ class TypeObject(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """What stands before a path in the object: its file, kind and name."""
+        """Return the text before a path of the object in errors: its file, kind and name."""
         return f"{self.file}: {self.kind_and_name}: "
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestFile:
-    """A file's objects, in their order. `file` is what an error calls it, and `text` all that is in it.
+    """A file's objects, in their order. `file` is its name in errors, and `text` its whole content.
 
-    `others`: what is passed over. `block`: the claims among it that are block devices. `alone`:
-    whether the file has one document, which is a VM. `places`: of each object, by its id(), the line where its document
-    begins, and its path there.
+    `others`: the objects that are passed over. `block`: their claims that are block devices. `alone`: whether the file
+    has one document, which is a VM. `places`: for each object, by its id(), the line where its document begins, and its
+    path there.
     """
 
     file: str
@@ -65,28 +65,27 @@ class ManifestFile:
     places: Mapping[int, tuple[int, str]] = field(default_factory=dict)
 
     def at(self, item: JSONObject, path: str) -> str:
-        """Return the file and the line of the field at a path of an object, as editors take it: vm.yaml:12."""
+        """Return the file and the line of the field at a path of an object, in editors' form: vm.yaml:12."""
         begin, above = self.places[id(item)]
         return f"{self.file}:{line_of(self._documents, above + path, begin)}"
 
     @cached_property
     def _documents(self) -> Nodes:
-        """Composed for the first error alone: a start has no time for it."""
+        """Return the composed documents; composed only for the first error, since a start has no time for it."""
         return composed(self.text)
 
 
 def read_input(path: Path) -> ManifestFile:
     """Read the objects of a file, or of standard input for `-`.
 
-    UserError for a file that cannot be read or holds more than any VM does, and as for input_in.
+    UserError for a file that cannot be read or is larger than any VM's, and as for input_in.
     """
     expected = f"{_KIND}, of at most {_LARGEST >> 20} MiB"
     return input_in(read_input_bytes(path, _LARGEST, expected), input_name(path))
 
 
 def input_in(content: bytes, file: str) -> ManifestFile:
-    """Return the objects in the content of a file; UserError for one that is not YAML, or has something else in it than
-    objects."""
+    """Return the objects in a file's content; UserError if it is not YAML, or has anything but objects in it."""
     try:
         text = decoded(content)
         if re.match(r"\s*<[?!\w]", text):
@@ -125,7 +124,7 @@ def read_vms(path: Path) -> ManifestFile:
 
 
 def require_vms(given: ManifestFile) -> ManifestFile:
-    """Return the input; UserError for one without a VM, which says what it has instead."""
+    """Return the input; UserError, which names its objects, for one without a VM."""
     if given.vms:
         return given
     others = (*given.others, *(item.value for item in given.types))
@@ -137,9 +136,9 @@ def require_vms(given: ManifestFile) -> ManifestFile:
 
 
 def names_of(vm: JSONObject) -> tuple[str | None, str | None]:
-    """Return namespace and name; None for what is not written, or is no text.
+    """Return namespace and name; None for a value that is missing, or no text.
 
-    Without a name it is generateName, as for launcher.vm.spec.Named.
+    Without a name it is the generateName, as for launcher.vm.spec.Named.
     """
     metadata = vm.get("metadata")
     texts = {key: text for key, text in metadata.items() if isinstance(text, str)} if isinstance(metadata, dict) else {}
@@ -147,7 +146,7 @@ def names_of(vm: JSONObject) -> tuple[str | None, str | None]:
 
 
 def kind_and_name(item: JSONObject) -> str:
-    """Return an object's kind and name, as `Service web`."""
+    """Return an object's kind and name, as in `Service web`."""
     words = (item.get("kind"), names_of(item)[1])
     return " ".join(map(_bare, (word for word in words if word is not None))) or "None"
 
@@ -157,9 +156,9 @@ def _bare(word: object) -> str:
 
 
 def _vms(objects: list[JSONObject]) -> tuple[JSONObject, ...]:
-    """Return the VMs; of a VirtualMachine and the instance that it has made, as in a dump of both, the former.
+    """Return the VMs; of a VirtualMachine and the instance made from it, as in a dump of both, only the VirtualMachine.
 
-    One of another API group is one only where there is no other: its group may be misspelt.
+    An object of another API group counts as a VM only if there are no others: its group may be misspelt.
     """
     vms = [item for item in objects if item.get("kind") in VM_KINDS]
     ours = [item for item in vms if _group(item) in (None, *_VM_GROUPS)] or vms
@@ -168,7 +167,7 @@ def _vms(objects: list[JSONObject]) -> tuple[JSONObject, ...]:
 
 
 def _block_claim(item: JSONObject) -> str | None:
-    """Return the name of a claim, or of a DataVolume, that says it is a block device; None for anything else."""
+    """Return the name of a claim or a DataVolume for a block device; None for any other object."""
     is_claim = item.get("kind") in ("PersistentVolumeClaim", "DataVolume")
     return names_of(item)[1] if is_claim and is_block(item.get("spec")) else None
 
@@ -179,8 +178,8 @@ def _group(item: JSONObject) -> str | None:
 
 
 def _items(value: JSONObject, file: str, line: int) -> Iterator[tuple[str, JSONObject]]:
-    """Yield an object, or for a List its items; before each its path. Items of a List of one kind may leave out what
-    the List says."""
+    """Yield an object, or a List's items, each after its path. Items of a List of one kind may leave out the apiVersion
+    and kind that the List has."""
     kind, items = value.get("kind"), value.get("items")
     if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
         yield "", value

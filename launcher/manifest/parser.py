@@ -1,4 +1,4 @@
-"""From what a user gives to a manifest, or to what is wrong with it, by the path of a field."""
+"""From a user's input to a manifest, or to errors by the path of a field."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,14 +36,14 @@ _NOTHING = Known()
 
 
 class ObjectSource(NamedTuple):
-    """An object of an input, and what stands before its paths in an error."""
+    """An object of an input, and the text before its paths in errors."""
 
     manifest_file: ManifestFile
     item: JSONObject
     subject: str
 
     def located(self, problem: Problem) -> Problem:
-        """Return a problem of the object with the line of the field behind the file, where editors look for it."""
+        """Return a problem of the object with the field's line after the file's name, where editors look for it."""
         path = problem.subject.removeprefix(self.subject)
         # What is wrong may begin with the field that the object at the path has it in: an annotation.
         place = self.manifest_file.at(self.item, f"{path}.{problem.wrong}")
@@ -51,12 +51,12 @@ class ObjectSource(NamedTuple):
 
 
 class ParsedVM(NamedTuple):
-    """A VM of a manifest, parsed. `namespace` is None where neither it nor anybody else says one.
+    """A VM of a manifest, parsed. `namespace` is None if no source gives one.
 
-    `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
-    file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
-    template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read. `many`: that
-    it is one of the VMs of a pool or a replica set. `source`: where it is written, if it was read from a file.
+    `documents`: the VM, and the instance type and the preference that it names, each as written. `text`: the file's, if
+    it has nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its template, or the
+    claim beside the VM, shows. `notes`: what a user wants to know of how it was read. `many`: set if it is one of the
+    VMs of a pool or a replica set. `source`: where it is written, if it was read from a file.
     """
 
     manifest: VirtualMachine | VirtualMachineInstance
@@ -91,9 +91,9 @@ def read_vm(
 ) -> ParsedVM:
     """Read the one VM of an input, or the one that is called `name`, or `NAMESPACE/NAME`.
 
-    `types`: the files of --instancetype and --preference, by these names. `known`: what else is known of it. UserError
-    for an input that cannot be read or does not have that VM, and for a manifest that says what the launcher does not
-    convert: a Problem for each such field, whose subject is the file and the field's path.
+    `types`: the files of --instancetype and --preference, by these names. `known`: facts about it from outside the
+    manifest. UserError for an input that cannot be read or lacks that VM, and for a manifest with fields that the
+    launcher does not convert: a Problem for each, whose subject is the file and the field's path.
     """
     given = inputs.read_vms(path)
     (vm,) = _picked(given, name)
@@ -118,7 +118,7 @@ def read_every(
 
 
 def reread(given: ParsedVM, documents: Sequence[JSONObject]) -> ParsedVM:
-    """Return the VM as its changed documents say it, which are in the order of `given.documents`."""
+    """Return the VM read from changed documents, which are in the order of `given.documents`."""
     vm, *types = documents
     file = "the manifest"
     changed = ManifestFile(file=file, text="", vms=(vm,), types=tuple(inputs.TypeObject(each, file) for each in types))
@@ -128,7 +128,7 @@ def reread(given: ParsedVM, documents: Sequence[JSONObject]) -> ParsedVM:
 
 
 def _picked(given: ManifestFile, name: str | None) -> Sequence[JSONObject]:
-    """Return the VM of this name alone, or the only one."""
+    """Return the VM of this name, or the only one; UserError for none or several."""
     vms = [vm for vm in given.vms if name in (None, inputs.names_of(vm)[1], _name(vm))]
     if len(vms) == 1:
         return vms
@@ -169,7 +169,7 @@ def _read(
 
 
 def _located(error: UserError, vm: ObjectSource, types: Iterable[ManifestFile]) -> UserError:
-    """Return the error with the lines of the VM's fields, and of its instance type's and preference's."""
+    """Return the error with the lines of its fields: the VM's, its instance type's and its preference's."""
     files = (vm.manifest_file, *types)
     sources = [ObjectSource(file, item.value, item.subject) for file in files for item in file.types]
     return error.changed(
@@ -226,7 +226,7 @@ def _read_vm(
 
 
 def _block(manifest: VirtualMachine | VirtualMachineInstance, claims: frozenset[str]) -> frozenset[str]:
-    """Return the volumes over one of these claims, or over the claim of a template that says it is a block device."""
+    """Return the volumes on one of these claims, or on a template's claim that is a block device."""
     if isinstance(manifest, VirtualMachineInstance):
         volumes = manifest.spec.volumes
     else:
@@ -237,8 +237,8 @@ def _block(manifest: VirtualMachine | VirtualMachineInstance, claims: frozenset[
 
 
 def checked(kind: type[Model], document: JSONObject, subject: str, origins: Origins | None = None) -> Model:
-    """Return the object that a document says; UserError with a Problem, whose subject is `subject` and a path, for each
-    thing that is wrong with any other."""
+    """Return a document as an object of this kind; UserError with a Problem for each error, whose subject is `subject`
+    and a path."""
     try:
         return kind.model_validate(document)
     except ValidationError as error:
@@ -248,9 +248,9 @@ def checked(kind: type[Model], document: JSONObject, subject: str, origins: Orig
 
 
 def _each(error: ValidationError) -> list[Mapping[str, Any]]:
-    """Return pydantic's errors, and for what several checks of one object say, one for each.
+    """Return pydantic's errors, with a separate one for each error of several checks of one object.
 
-    Fields that are not known come first: they may be why others are missing.
+    Unknown fields come first: they may be why others are missing.
     """
     errors: list[Mapping[str, Any]] = []
     for one in error.errors(include_url=False):
@@ -261,7 +261,7 @@ def _each(error: ValidationError) -> list[Mapping[str, Any]]:
 
 
 def _problem(kind: type[Object], error: Mapping[str, Any], subject: str, origins: Origins) -> Problem:
-    """Return `spec.domain.devices.gpus[0].name` behind the subject, what is wrong with it, and the fix."""
+    """Return a Problem: `spec.domain.devices.gpus[0].name` after the subject, what is wrong with it, and the fix."""
     parts = list(error["loc"])
     if error["type"] == "invalid_key":
         parts[-1] = str(error["input"])
@@ -273,7 +273,7 @@ def _problem(kind: type[Object], error: Mapping[str, Any], subject: str, origins
 
 
 def _origin(parts: Sequence[str | int], origins: Origins) -> str:
-    """Return ` (spec.gpus of VirtualMachineInstancetype gn1)` for what the manifest does not say itself."""
+    """Return ` (spec.gpus of VirtualMachineInstancetype gn1)` for a value that is not from the manifest; else ""."""
     path: list[str | int] = []
     for part in parts:
         path += part.split(".") if isinstance(part, str) else [part]
@@ -282,12 +282,12 @@ def _origin(parts: Sequence[str | int], origins: Origins) -> str:
 
 
 def _short(text: str) -> str:
-    """Return the beginning of the text and its end: whatever was quoted, a line stays one that people read."""
+    """Return the beginning and the end of a long text, so that the line stays readable whatever it quotes."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 100]} ... {text[-100:]}"
 
 
 def _wrong(error: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what is wrong with a field, and the fix: its check's, or in words of ours what pydantic says."""
+    """Return what is wrong with a field, and the fix: from our check, or from pydantic's message in our words."""
     if isinstance(nonsense := error.get("ctx", {}).get("error"), Nonsense):
         return nonsense.wrong, nonsense.fix
     value, message = excerpt(error["input"]), error["msg"]
@@ -318,7 +318,7 @@ def _unknown(kind: type[Object], location: Sequence[int | str]) -> tuple[str, st
 
 
 def _accepted(kind: type[Object]) -> Mapping[str, FieldInfo]:
-    """Return an object's fields without those that are refused: no hint names one."""
+    """Return an object's fields without the refused ones, which no hint should name."""
     return {
         name: field
         for name, field in kind.model_fields.items()
@@ -327,8 +327,8 @@ def _accepted(kind: type[Object]) -> Mapping[str, FieldInfo]:
 
 
 def _above(kind: type[Object], way: Sequence[int | str], name: str) -> str | None:
-    """Return the path of the field of this name that the nearest object on the way has. What is above a list means
-    something else: the memory of a guest is not that of one of its gpus."""
+    """Return the path of the nearest field of this name above, in an object on the way. Above a list the name means
+    something else: a guest's memory is not that of one of its gpus."""
     for length in range(len(way) - 1, -1, -1):
         if isinstance(way[length], int):
             return None
@@ -338,8 +338,8 @@ def _above(kind: type[Object], way: Sequence[int | str], name: str) -> str | Non
 
 
 def _below(kind: type[Object], way: Sequence[int | str], name: str) -> str | None:
-    """Return the path of the only field of this name, if it is below the object on the way and in no list, of which the
-    item is not known. Elsewhere it means something else: the session of sev is not tdx's."""
+    """Return the path of the only field of this name, if it is below the object on the way and not in a list, whose
+    item is unknown. Elsewhere the name means something else: the session of sev is not tdx's."""
     places = list(_places(kind, name))
     is_below = len(places) == 1 and places[0].startswith("".join(f"{part}." for part in way))
     return places[0] if is_below and "[]" not in places[0] else None

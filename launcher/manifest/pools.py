@@ -1,6 +1,6 @@
-"""Many VMs of one manifest: KubeVirt's VirtualMachinePool, and its VirtualMachineInstanceReplicaSet.
+"""Many VMs from one manifest: KubeVirt's VirtualMachinePool and VirtualMachineInstanceReplicaSet.
 
-Kubernetes' own controllers run them: a StatefulSet, whose VMs have names that stay as a pool's have, and a Deployment.
+Kubernetes' own controllers run them: a StatefulSet, whose VMs keep their names as a pool's do, and a Deployment.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from program.document import JSONObject
 
 
 class Many(NamedTuple):
-    """By which controller (what --as names) how many VMs run; None where the manifest does not say how many."""
+    """The controller that runs several VMs, as --as names it, and their number; None if the manifest does not say."""
 
     controller: Literal["statefulset", "deployment"]
     replicas: int | None
 
 
 def _as(kind: type[Object]) -> Any:
-    """Annotated[Mapping, _as(kind)]: in the JSON schema this object. It is checked in the VM that is made of it."""
+    """Annotated[Mapping, _as(kind)]: this object in the JSON schema. It is checked later, in the VM made from it."""
     return BeforeValidator(lambda value: value, json_schema_input_type=kind)
 
 
@@ -89,8 +89,8 @@ class VirtualMachineInstanceReplicaSet(Object):
 
 
 def taken_apart(document: JSONObject, subject: str, check: Validator) -> tuple[JSONObject, str, Many]:
-    """Return the VirtualMachine that each VM of a pool or a replica set is, what stands before its paths, and how many
-    there are. UserError, by the path, for what is not converted."""
+    """Return the VirtualMachine that each VM of a pool or a replica set is, the text before its paths, and their
+    number. UserError, by the path, for fields that are not converted."""
     spec: Mapping[str, Any]
     if document["kind"] == "VirtualMachinePool":
         pool = check(VirtualMachinePool, document, subject).spec

@@ -1,4 +1,4 @@
-"""What a preference fills in where a VM says nothing, and whether the guest has what it requires (KubeVirt's
+"""A preference's values for fields that a VM leaves out, and whether the guest meets its requirements (KubeVirt's
 pkg/instancetype/preference/apply and requirements)."""
 
 from collections.abc import Iterator, Mapping
@@ -69,9 +69,9 @@ _NAMES = ("sockets", "cores", "threads")
 
 
 def attach(draft: Draft, applied: Applied) -> None:
-    """Fill in which devices the VM has by default, and name those: what it prefers of devices is for them as well.
+    """Fill in the devices that the VM has by default, by name: the preference's device settings apply to these as well.
 
-    Disks of volumes without one, an input and an interface are KubeVirt's defaults (SetDefaultVolumeDisk,
+    Disks for volumes without one, an input and an interface are KubeVirt's defaults (SetDefaultVolumeDisk,
     AutoAttachInputDevice, SetDefaultNetworkInterface).
     """
     for source, field in ATTACHED.items():
@@ -91,7 +91,7 @@ def attach(draft: Draft, applied: Applied) -> None:
 
 
 def fill_in(draft: Draft, preference: PreferenceSpec, applied: Applied) -> None:
-    """Fill in what is preferred and not said yet."""
+    """Fill in the preferred values of fields that are not set yet."""
     for source, field in FILLED.items():
         _fill(draft, applied, source, field)
     _fill_cpu_features(draft, applied)
@@ -115,7 +115,7 @@ def _fill(draft: Draft, applied: Applied, source: Path, field: Path) -> None:
 
 
 def _fill_cpu_features(draft: Draft, applied: Applied) -> None:
-    """Add the preferred CPU features whose name the VM does not have."""
+    """Add the preferred CPU features that the VM does not name."""
     source = ("cpu", "preferredCPUFeatures")
     features: Path = ("domain", "cpu", "features")
     named = draft.names(*features)
@@ -125,7 +125,7 @@ def _fill_cpu_features(draft: Draft, applied: Applied) -> None:
 
 
 def _fill_hyperv(draft: Draft, applied: Applied) -> None:
-    """Fill in each Hyper-V feature by itself, unless the guest has all that the host has."""
+    """Fill in each Hyper-V feature by itself, unless the guest has all features of the host."""
     passthrough = draft.get(*_FEATURES, "hypervPassthrough")
     if passthrough is not None and draft.get(*_FEATURES, "hypervPassthrough", "enabled") is not False:
         return
@@ -134,7 +134,7 @@ def _fill_hyperv(draft: Draft, applied: Applied) -> None:
 
 
 def _fill_firmware(draft: Draft, preference: PreferenceSpec, applied: Applied) -> None:
-    """Fill in BIOS or EFI if the VM has neither, BIOS first; and the options of the one that the VM has."""
+    """Fill in BIOS or EFI if the VM has neither, BIOS first; and the options of the one that it has."""
     prefers = preference.firmware
     bios, efi = (*_BOOTLOADER, "bios"), (*_BOOTLOADER, "efi")
 
@@ -224,7 +224,8 @@ def unmet(
 def _vcpus(
     vmi: VirtualMachineInstance, instancetype: Instancetype | None, preference: PreferenceSpec
 ) -> tuple[int, str]:
-    """Return how many vCPUs count, and of what: KubeVirt counts a VM's own where its preference would put them."""
+    """Return how many vCPUs count, and what they count: without an instance type the VM's own, in the parts of its
+    topology where the preference would put them."""
     if instancetype is not None:
         return instancetype.spec.cpu.guest, "vCPUs"
     counted = _COUNTED.get(preference.topology) or _SPREAD[preference.cpu.spreadOptions.across]

@@ -1,4 +1,4 @@
-"""Values at a path of a plain document, and a VirtualMachine's document while something is filled in."""
+"""Values at a path of a plain document, and a VirtualMachine's document while fields are filled in."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,11 +11,11 @@ _TEMPLATE = ("spec", "template")
 
 
 class Draft:
-    """The document, with what has been filled in. What it was made from stays as it is.
+    """A VM's document and the values filled in so far. The original document stays unchanged.
 
     Paths are from spec.template.spec. `origins` has the path of each value that was filled in, from the document's
-    root, and where it comes from. A path that leads through something else than mappings and lists leads nowhere:
-    nothing is found there and nothing is filled in; reading the document tells what is wrong.
+    root, and where the value comes from. On a path through anything but mappings and lists nothing is found and nothing
+    filled in; reading the document reports that error.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -23,11 +23,11 @@ class Draft:
         self.origins: dict[Path, str] = {}
 
     def get(self, *path: str | int) -> Any:
-        """Return the value at a path; None for what is not there, is null or an empty text, which say nothing."""
+        """Return the value at a path; None if it is missing, null or an empty text, which all mean an unset field."""
         return value_at(self.document, (*_SPEC, *path))
 
     def items(self, *path: str | int) -> tuple[Mapping[str, Any], ...]:
-        """Return the mappings of a list; () if it is not there, or is another list."""
+        """Return the mappings of a list; () if the list is missing, or has other items."""
         items = self.get(*path)
         return tuple(items) if isinstance(items, list) and all(isinstance(item, dict) for item in items) else ()
 
@@ -43,12 +43,12 @@ class Draft:
         self._set((*_SPEC, *path), value, origin)
 
     def fill(self, path: Path, value: Any, origin: str) -> None:
-        """Set what is not there yet."""
+        """Set the value at a path if there is none yet."""
         if self.get(*path) is None:
             self.set(path, value, origin)
 
     def append(self, path: Path, item: Any, origin: str) -> None:
-        """Add to the end of a list."""
+        """Add an item to the end of the list at a path."""
         items = self.get(*path)
         if items is None or isinstance(items, list):
             self.set((*path, len(items or ())), item, origin)
@@ -75,11 +75,11 @@ class Draft:
 
 
 class _Astray(Exception):
-    """A path leads through something that is neither a mapping nor a list."""
+    """Raised for a path through something that is neither a mapping nor a list."""
 
 
 def value_at(value: Any, path: Path) -> Any:
-    """Return what is at a path; None for what is not there, is null or an empty text."""
+    """Return the value at a path; None if it is missing, null or an empty text."""
     for part in path:
         if isinstance(part, int):
             value = value[part] if isinstance(value, list) and part < len(value) else None
@@ -89,7 +89,7 @@ def value_at(value: Any, path: Path) -> Any:
 
 
 def with_value(value: Any, path: Path, new: Any) -> Any:
-    """Return a copy of the value with a new one at the path; what is beside the path is shared."""
+    """Return a copy of the value with a new one at the path; the copy shares all other parts."""
     if not path:
         return new
     first, rest = path[0], path[1:]

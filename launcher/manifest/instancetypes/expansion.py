@@ -1,8 +1,8 @@
-"""A VirtualMachine with its instance type and its preference in it, as `virtctl expand` would make it.
+"""A VirtualMachine with its instance type and its preference filled in, as `virtctl expand` would do it.
 
-common.json has those that KubeVirt installs in every cluster. The facts are from
-github.com/kubevirt/common-instancetypes (Apache-2.0), release v1.7.0; series gn1 is from v1.2.2, the last one with it.
-tests/common_instancetypes.py writes them.
+common.json has the objects that KubeVirt installs in every cluster, from github.com/kubevirt/common-instancetypes
+(Apache-2.0), release v1.7.0; series gn1 is from v1.2.2, the last one with it. tests/common_instancetypes.py writes the
+file.
 """
 
 import json
@@ -41,9 +41,9 @@ _LABEL = "instancetype.kubevirt.io/default-"
 
 
 class Expanded(NamedTuple):
-    """The VM's document with everything in it, and where each path comes from that the VM itself does not say.
+    """The VM's document with all values filled in, and the origin of each path that the VM itself does not set.
 
-    `used`: the instance type and the preference, as they were written. `subject` stands before a path of the VM.
+    `used`: the instance type and the preference, as written. `subject` stands before a path of the VM.
     """
 
     document: JSONObject
@@ -61,7 +61,8 @@ class Expanded(NamedTuple):
 
 
 def _matchers(spec: Mapping[str, Any]) -> Mapping[str, Matcher]:
-    """Return what a VM names, by the fields of its spec; nothing if one is wrong, which reading the VM tells."""
+    """Return the matchers of an instance type and a preference, by their fields in the VM's spec; {} if one is invalid,
+    which reading the VM reports."""
     try:
         return {name: kind.model_validate(spec[name]) for name, kind in _FIELDS.items() if spec.get(name) is not None}
     except ValidationError:
@@ -75,12 +76,12 @@ def expand(
     subject: str,
     check: Validator,
 ) -> Expanded:
-    """Return the VM with what it names in spec.instancetype and spec.preference filled in.
+    """Return the VM with the objects that it names in spec.instancetype and spec.preference filled in.
 
-    `given` has what is in the files of --instancetype and --preference, `beside` what is in the VM's own; what KubeVirt
-    installs in every cluster needs neither. `subject` stands before a path of the VM in an error. UserError for what is
-    named and not there, for an instance type or a preference that makes no sense, and for a VM that says what its
-    instance type says.
+    `given` has the objects in the files of --instancetype and --preference, `beside` those in the VM's own file; the
+    ones that KubeVirt installs in every cluster need neither. `subject` stands before a path of the VM in an error.
+    UserError for an object that is missing, for an invalid instance type or preference, and for a VM that sets a field
+    of its instance type.
     """
     lookups = {
         field: _look_up(field, matcher, vm, given.get(field, ()), beside, subject)
@@ -131,11 +132,11 @@ def _look_up(
     beside: Sequence[TypeObject],
     subject: str,
 ) -> TypeObject | Problem | str:
-    """Look for what a VM names in spec.`field`: among those of the flag's file, and those beside it; without a flag
-    among KubeVirt's own too.
+    """Look for the object that a VM names in spec.`field`: in the flag's file, and beside the VM; without a flag also
+    among KubeVirt's own.
 
-    Return the object, a Problem, or the warning that the VM goes without. `subject` stands before the path of a field
-    of the VM.
+    Return the object, a Problem, or a warning that the VM goes without. `subject` stands before the path of a field of
+    the VM.
     """
     path = f"{subject}spec.{field}"
     if matcher.inferFromVolume is not None:
@@ -161,8 +162,8 @@ def _look_up(
 
 
 def _inferred(field: str, matcher: Matcher, given: Sequence[TypeObject], path: str) -> TypeObject | Problem | str:
-    """Return the only object of the flag's file. KubeVirt takes the name from the labels of the volume's claim, or of
-    what that is made from (pkg/instancetype/infer), which are in the cluster."""
+    """Return the only object of the flag's file. KubeVirt takes the name from labels in the cluster, of the volume's
+    claim or of the claim's source (pkg/instancetype/infer)."""
     if len(given) == 1:
         return given[0]
     source = f"is inferred from the labels of volume {excerpt(matcher.inferFromVolume)}, which are in the cluster"

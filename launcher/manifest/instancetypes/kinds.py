@@ -1,4 +1,4 @@
-"""The kinds themselves, field by field. v1, v1beta1 and v1alpha2 have the same fields here."""
+"""The kinds of instance types and preferences, field by field. v1, v1beta1 and v1alpha2 have the same fields here."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -32,7 +32,7 @@ class TypeMetadata(OpenObject):
 
 
 class CPUInstancetype(Object):
-    """The guest's CPUs. `guest` is their number; the preference says what sockets, cores and threads they are."""
+    """The guest's CPUs. `guest` is their number; the preference decides on sockets, cores and threads."""
 
     guest: Annotated[int, Field(ge=1, lt=2**32)]
     model: CPUName | None = None
@@ -44,7 +44,7 @@ class CPUInstancetype(Object):
 
 
 class MemoryInstancetype(Object):
-    """The guest's memory. `overcommitPercent`: how much less of it the pod asks for."""
+    """The guest's memory. `overcommitPercent`: by how much the pod's request is smaller."""
 
     guest: MemorySize
     hugepages: Hugepages | None = None
@@ -135,7 +135,7 @@ class FeaturePreferences(Object):
 
 
 class FirmwarePreferences(Object):
-    """What the guest boots with. preferredUseEfi and preferredUseSecureBoot are preferredEfi as it was at first."""
+    """How the guest boots. preferredUseEfi and preferredUseSecureBoot are the older form of preferredEfi."""
 
     preferredEfi: EFI | None = None
     preferredUseBios: bool | None = None
@@ -166,7 +166,7 @@ class MemoryRequirement(Object):
 
 
 class Requirements(Object):
-    """The least that a guest needs which has this preference."""
+    """The least that a guest with this preference needs."""
 
     cpu: CPURequirement | None = None
     memory: MemoryRequirement | None = None

@@ -1,4 +1,5 @@
-"""What an instance type makes of a VM, and where the VM says the same (KubeVirt's pkg/instancetype/apply)."""
+"""The fields of a VM that an instance type sets, and conflicts with the VM's own (KubeVirt's
+pkg/instancetype/apply)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,13 +12,13 @@ from program.problem import Problem, excerpt
 
 
 class Applied(NamedTuple):
-    """An instance type or a preference: what an error calls it, and its spec as it was written."""
+    """An instance type or a preference: its name in errors, and its spec as written."""
 
     name: str
     spec: Mapping[str, Any]
 
     def at(self, path: Path) -> str:
-        """Return what an error calls one of its fields."""
+        """Return the name of one of its fields in errors."""
         return f"spec.{dotted(path)} of {self.name}"
 
 
@@ -63,9 +64,9 @@ _LONGEST_NAME = 253  # of an annotation, with its prefix
 
 
 def conflicts(draft: Draft, applied: Applied, subject: str) -> Iterator[Problem]:
-    """Yield a Problem for each field of the VM that its instance type says as well.
+    """Yield a Problem for each field that both the VM and its instance type set.
 
-    `subject` is what stands before the path of a field of the VM.
+    `subject` stands before the path of a field of the VM.
     """
     said_twice = [
         *((source, field) for source, fields in DECIDED.items() for field in fields),
@@ -83,7 +84,7 @@ def conflicts(draft: Draft, applied: Applied, subject: str) -> Iterator[Problem]
 
 
 def fill_in(draft: Draft, instancetype: Instancetype, applied: Applied, preference: PreferenceSpec) -> None:
-    """Fill in what the instance type says; nothing in the VM is in the way of it."""
+    """Fill in the instance type's fields; conflicts() has made sure that the VM sets none of them."""
     for source, field in COPIED.items():
         if (value := value_at(applied.spec, source)) is not None and value != []:
             draft.set(field, value, applied.at(source))
@@ -100,7 +101,7 @@ def fill_in(draft: Draft, instancetype: Instancetype, applied: Applied, preferen
 
 
 def topology(vcpus: int, preference: PreferenceSpec) -> tuple[int, int, int]:
-    """Return the sockets, cores and threads that a preference makes of vCPUs; Nonsense if it cannot spread them."""
+    """Return the sockets, cores and threads that a preference gives to vCPUs; Nonsense if it cannot spread them."""
     if vcpus == 1:
         return (1, 1, 1)
     match preference.topology:
@@ -136,5 +137,5 @@ def _conflict(subject: str, field: str, ours: object, source: str, theirs: objec
 
 
 def _says_something(value: object) -> bool:
-    """Return whether a field of the VM says something: 0 CPUs, false and an empty list are as good as nothing."""
+    """Return whether a field of the VM is set: 0 CPUs, false and an empty list count as unset."""
     return value is not None and value is not False and value not in (0, [])
