@@ -1,4 +1,4 @@
-"""Where kubectl-gpuvm starts, and what kubectl calls to complete its words."""
+"""The entry points: of kubectl-gpuvm, and of the program that kubectl calls to complete its words."""
 
 import os
 import shlex
@@ -18,7 +18,7 @@ def main() -> None:
 
 
 def complete() -> None:
-    """Print what may come next, a line each, and cobra's directive to offer no files instead: kubectl calls
+    """Print the possible next words, one a line, and cobra's directive to offer no files instead: kubectl calls
     `kubectl_complete-gpuvm WORD...`, the last word being what is typed so far."""
     from gpuvm.cli import command_line
 

@@ -37,7 +37,7 @@ VERBS = {
 
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:
-    """Return the program for these arguments."""
+    """Return the command-line program for these arguments."""
     modules = {verb: f"gpuvm.commands.{place}" for verb, place in VERBS.items()}
     return commands.command_line(
         arguments, modules, "Works with the VMs of gpu-launcher's pods, over your own kubectl."

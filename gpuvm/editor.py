@@ -9,7 +9,7 @@ from program.errors import Refusal
 
 
 def edit_file(file: Path) -> None:
-    """Have the user edit a file, with what `kubectl edit` would take. Refusal if the editor fails."""
+    """Have the user edit a file, in the editor that `kubectl edit` would start. Refusal if the editor fails."""
     editor = os.environ.get("KUBE_EDITOR") or os.environ.get("EDITOR") or "vi"
     try:
         done = subprocess.run([*shlex.split(editor), file], check=False)  # noqa: S603 (the user's own)

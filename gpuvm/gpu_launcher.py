@@ -1,4 +1,4 @@
-"""What `gpu-launcher` does with a VM's manifest, for kubectl-gpuvm: it is called as a program, with its own flags."""
+"""Calls of `gpu-launcher` for kubectl-gpuvm, with a VM's manifest: it runs as a program, with its own flags."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ _RULES = "devicetaintrules"  # served by default from Kubernetes 1.37 on
 
 
 def gpu_launcher(*words: str, given: bytes = b"") -> ProgramAnswer:
-    """Return what gpu-launcher says. Refusal if it is not there."""
+    """Return gpu-launcher's output for these arguments. Refusal if the program is missing."""
     beside = Path(sys.executable).parent / "gpu-launcher"
     program = str(beside) if beside.exists() else shutil.which("gpu-launcher")
     if program is None:
@@ -31,8 +31,8 @@ def gpu_launcher(*words: str, given: bytes = b"") -> ProgramAnswer:
 
 
 def printed(manifest: str, flags: Sequence[str], given: bytes = b"") -> Printed:
-    """Return what `gpu-launcher pod` prints for a manifest, with flags of its own; its notes go to standard error.
-    Refusal, in its words, for what it refuses."""
+    """Return what `gpu-launcher pod` prints for a manifest, with its own flags; its notes go to standard error. Raise
+    its error, in its own words, if it fails."""
     answer = gpu_launcher("pod", manifest, *flags, given=given)
     if answer.code:
         raise error_of(answer, ["gpu-launcher", "pod", manifest, *flags])
@@ -41,15 +41,16 @@ def printed(manifest: str, flags: Sequence[str], given: bytes = b"") -> Printed:
 
 
 class Fit(NamedTuple):
-    """What `gpu-launcher fit` prints but for its answer, or why it cannot; the answer: why no node takes the pod, and
-    what to do."""
+    """What `gpu-launcher fit` prints except its answer, or why it failed. `answer`: why no node takes the pod, and what
+    to do."""
 
     text: str
     answer: tuple[str, str] | None = None
 
 
 def fit_of(kubectl: Kubectl, pod: Pod) -> Fit:
-    """Return what `gpu-launcher fit` says of a pod that waits for a node, of all nodes that the user may list."""
+    """Return the output of `gpu-launcher fit` for a pod that waits for a node, about all nodes that the user
+    may list."""
     kinds = (f"{_NODES},{_CLAIMS}", _RULES) if pod.spec.resource_claims else (_NODES,)
     try:
         text = recorded(kubectl, pod).manifest
@@ -68,7 +69,8 @@ def fit_of(kubectl: Kubectl, pod: Pod) -> Fit:
 
 
 def map_of(kubectl: Kubectl) -> bytes:
-    """Return the page that `gpu-launcher map` makes of the whole cluster. Refusal where the user may not list it."""
+    """Return the page that `gpu-launcher map` makes of the whole cluster. Refusal if the user may not list the
+    cluster."""
     words = ("map", "--cluster", "-")
     answer = gpu_launcher(*words, given=kubectl.cluster(_NODES, _TAKEN, _RULES, beside=kubectl.cordons()))
     if answer.code:

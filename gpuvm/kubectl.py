@@ -1,8 +1,8 @@
 """The user's kubectl: its context, its rights, its words.
 
-Every command line of kubectl is made here, of words of our own, of Names, and of what the user typed; objects come
-back as values (objects.py). What a tenant chose is never a word by itself: an object is KIND/NAME, and a name that is
-none in Kubernetes is refused before kubectl is called, which would take `--server=...` for a flag.
+Every command line of kubectl is made here, from our own words, from Names, and from what the user typed; objects come
+back as values (objects.py). A text that a tenant chose is never a word by itself: an object is KIND/NAME, and an
+invalid name is refused before kubectl is called, which would take `--server=...` for a flag.
 """
 
 import json
@@ -64,7 +64,7 @@ _WRITTEN = re.compile(
 
 
 class Printed(NamedTuple):
-    """What `gpu-launcher pod` prints, and the objects in it: `parts` are their JSON."""
+    """The output of `gpu-launcher pod`, and the objects in it: `parts` are their JSON."""
 
     text: bytes
     objects: tuple[AnyObject, ...]
@@ -73,7 +73,7 @@ class Printed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """`flags` go with every call: the namespace, the context, the kubeconfig."""
+    """Calls the user's kubectl. `flags` go with every call: the namespace, the context, the kubeconfig."""
 
     program: str
     flags: tuple[str, ...] = ()
@@ -81,7 +81,8 @@ class Kubectl:
     # What there is.
 
     def vms(self, *, everywhere: bool = False, of: AnyObject | None = None) -> list[VMObject | ConfigMap]:
-        """Return the pods, the controllers and the ConfigMaps that have a VM's label; `of` an object, its VM's."""
+        """Return the pods, controllers and ConfigMaps that have a VM's label; with `of`, an object, only those
+        of its VM."""
         where = ["-l", ID_LABEL, *["--all-namespaces"] * everywhere] if of is None else _labelled_as(of)
         return self._get([f"pods,{_CONTROLLERS},configmaps", *where], VMObject | ConfigMap)
 
@@ -120,30 +121,30 @@ class Kubectl:
         return sorted(events, key=lambda event: event.time)
 
     def claims(self, pod: Pod) -> list[ResourceClaim]:
-        """Return a pod's claims that there are."""
+        """Return those of a pod's claims that exist."""
         names = [_one("resourceclaim", name) for name in pod.claim_names]
         return self._get([*names, f"--namespace={pod.metadata.namespace}"], ResourceClaim) if names else []
 
     def all_claims(self) -> list[ResourceClaim]:
-        """Return the claims of all namespaces, where the API server has DRA."""
+        """Return the claims of all namespaces; none if the API server lacks DRA."""
         ask = ["resourceclaims", "--all-namespaces"]
         return self._if_served(lambda: self._get(ask, ResourceClaim, LONGEST))
 
     def user(self) -> str:
-        """Return who the API server says that the user is."""
+        """Return the user's name, from the API server."""
         command = ["auth", "whoami", "-o", "json"]
         user = self._read(self._output(command), self._command(command))[0].get("status", {}).get("userInfo", {})
         return str(user.get("username", ""))
 
     def cordons(self) -> list[Any]:
-        """Return the ConfigMap of the cards that are out of service; none for a user who may not see it."""
+        """Return the ConfigMap of the cards that are out of service; none if the user may not see it."""
         with suppress(Refusal):
             return self._listed([_one("configmap", CONFIG_MAP), f"--namespace={PLUGIN_NAMESPACE}"])
         return []
 
     def cluster(self, kinds: str, *more: str, beside: Iterable[Any] = ()) -> bytes:
-        """Return the objects of these kinds of the whole cluster as JSON for gpu-launcher, of `more` kinds, of each
-        where the API server serves them, and those `beside`. Refusal where the user may not list them."""
+        """Return the whole cluster's objects as JSON for gpu-launcher: of these `kinds`, of each of the `more` kinds
+        that the API server serves, and the ones in `beside`. Refusal if the user may not list them."""
         objects = [*self._everywhere(kinds), *beside]
         for each in more:
             objects += self._if_served(partial(self._everywhere, each))
@@ -170,7 +171,7 @@ class Kubectl:
     # What is done in a pod.
 
     def follow_log(self, pod: Pod, *, follow: bool, previous: bool, tail: int | None) -> None:
-        """Be `kubectl logs`, which prints the log as it is."""
+        """Become `kubectl logs` (exec), which prints the log unchanged."""
         flags = [*["--follow"] * follow, *["--previous"] * previous, *([] if tail is None else [f"--tail={tail}"])]
         exec_program(self._command([*_log(pod), *flags]))
 
@@ -183,20 +184,20 @@ class Kubectl:
         passed_on(self._command(_ctl(pod, words)))
 
     def join_ctl(self, pod: Pod, *words: str, tty: str) -> None:
-        """Be `gpu-launcher ctl`, with this terminal: what the guest prints comes to it as it is."""
+        """Become `gpu-launcher ctl` (exec) with this terminal, which gets the guest's output unchanged."""
         exec_program(self._command(_ctl(pod, words, tty)))
 
     def ctl_command(self, pod: Pod, *words: str) -> list[str]:
-        """Return the command line of `gpu-launcher ctl` with standard input."""
+        """Return the command line that runs `gpu-launcher ctl` with standard input."""
         return self._command(_ctl(pod, words, "-i"))
 
     def port_forward(self, pod: Pod, address: str | None, pairs: Sequence[str]) -> None:
-        """Be `kubectl port-forward` of these PORT or PORT:GUEST."""
+        """Become `kubectl port-forward` (exec) for these PORT or PORT:GUEST."""
         where = [] if address is None else [f"--address={address}"]
         exec_program(self._command(["port-forward", _one("pod", pod.name), *where, *pairs]))
 
     def port_forward_command(self, pod: Pod, port: str) -> list[str]:
-        """Return the command line that forwards a free local port to that of the guest."""
+        """Return the command line that forwards a free local port to the guest's port."""
         return self._command(["port-forward", _one("pod", pod.name), f":{port}"])
 
     # What changes something. Each prints nothing, and returns what kubectl prints.
@@ -208,28 +209,29 @@ class Kubectl:
         self._patch(controller, suspend=True, replicas=0)
 
     def delete_at_once(self, objects: Iterable[AnyObject]) -> str:
-        """Delete objects, and do not wait for their end."""
+        """Delete objects without waiting for their end."""
         return self._said(["delete", *(_one(each.kind, each.name) for each in objects), "--wait=false"])
 
     def mark(self, record: ConfigMap, **annotations: str) -> None:
-        """Say in a record what its VM is: `stopped` when, or `suspended` to which claim; "" for not so."""
+        """Set a record's marks for its VM: `stopped` to a time, or `suspended` to a claim's name; "" removes
+        the mark."""
         words = [f"{_MARKS[name]}={value}" if value else f"{_MARKS[name]}-" for name, value in annotations.items()]
         self._output(["annotate", _one("configmap", record.name), *words, "--overwrite"])
 
     def set_data(self, config_map: str, key: str, value: str | None) -> None:
-        """Write a key of a ConfigMap, or take it away, and nothing else of it."""
+        """Set one key of a ConfigMap, or remove it if the value is None; keep all others."""
         patch = json.dumps({"data": {key: value}})
         self._output(["patch", _one("configmap", config_map), "--type=merge", "--patch", patch])
 
     def delete(self, old: VMObject, others: Iterable[AnyObject]) -> None:
-        """Delete an object and others with it, and wait for their end, as long as its guest may take."""
+        """Delete an object and others with it, and wait for their end as long as its guest may take."""
         seconds = old.spec.termination_grace_period_seconds + _BESIDE
         names = [_one(each.kind, each.name) for each in (old, *others)]
         flags = ["--ignore-not-found", f"--timeout={seconds}s"]
         self._output(["delete", *names, *flags], within=seconds + _BESIDE)
 
     def wait_for_end(self, pod: Pod) -> None:
-        """Wait until the guest of a pod has ended well, as long as it may take."""
+        """Wait until a pod has succeeded, as long as its guest may take."""
         seconds = pod.spec.termination_grace_period_seconds + _BESIDE
         ended = "--for=jsonpath={.status.phase}=Succeeded"
         self._output(["wait", _one("pod", pod.name), ended, f"--timeout={seconds}s"], within=seconds + _BESIDE)
@@ -238,8 +240,8 @@ class Kubectl:
         return self._changed(["apply"], new.text, within=_BESIDE)
 
     def live_if_changed(self, new: AnyObject, text: bytes) -> VMObject | None:
-        """Return the object in the cluster if it would have to be made anew to become the new one; None if there is
-        none, or if `apply` can make it that. The API server is asked to apply it (--dry-run=server)."""
+        """Return the object in the cluster if only deleting and making it again could turn it into the new one; None if
+        there is none, or if `apply` suffices. The API server tries to apply it (--dry-run=server)."""
         if new.kind not in _UNCHANGEABLE:
             return None
         where = [f"--namespace={new.metadata.namespace}"] if new.metadata.namespace else []
@@ -254,10 +256,10 @@ class Kubectl:
         return None
 
     def make_anew(self, pod: Pod) -> str:
-        """Delete a pod that has ended, and make it anew: by its name, its namespace, its labels, annotations and spec.
+        """Delete a pod that has ended, and make it again, with its name, namespace, labels, annotations and spec.
 
-        Refusal before anything is deleted where the API server would not take it, and after that with a file that has
-        it.
+        If the API server would not take it, raise Refusal before anything is deleted. If it refuses afterwards, the
+        error names a file with the pod.
         """
         objects = self._listed([_one("pod", pod.name)])
         if [each.metadata.uid for each in self._checked(objects, Pod)] != [pod.metadata.uid]:
@@ -283,7 +285,7 @@ class Kubectl:
     def _output(
         self, words: Sequence[str], given: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
     ) -> bytes:
-        """Return what a call prints. Refusal, in kubectl's own words, where it fails or is late."""
+        """Return what a call prints. Refusal, in kubectl's own words, if it fails or is late."""
         answer = run_program(self._command(words), given=given, within=within, if_late=if_late)
         if answer.code:
             raise error_of(answer, self._command(words))
@@ -304,7 +306,7 @@ class Kubectl:
         return self._checked(self._listed(words, within), kind)
 
     def _listed(self, words: Sequence[str], within: float = SECONDS) -> list[Any]:
-        """Return the objects that `kubectl get` prints; that there are none is no error."""
+        """Return the objects that `kubectl get` prints; no objects are no error."""
         command = ["get", *words, "--ignore-not-found", "-o", "json"]
         return self._read(self._output(command, within=within), self._command(command))
 
@@ -343,7 +345,7 @@ def read_printed(text: bytes) -> Printed:
 
 
 def _one(kind: str, name: str) -> str:
-    """Return the word for one object. Refusal if the name is none in Kubernetes."""
+    """Return the word that names one object. Refusal if its name is not valid in Kubernetes."""
     if not re.fullmatch(NAME, name):
         raise Refusal(
             f"{kind.lower()} {name!r}", "is named by the pod, and is no name in Kubernetes", "see who made the pod"
@@ -352,7 +354,8 @@ def _one(kind: str, name: str) -> str:
 
 
 def _labelled_as(vm: AnyObject) -> list[str]:
-    """Return the words for the objects of a VM's label, in its namespace; kubectl's own one if it names none."""
+    """Return the words that select the objects of a VM's label in its namespace, or kubectl's own if the VM
+    names none."""
     namespace = vm.metadata.namespace
     return ["-l", f"{ID_LABEL}={vm.metadata.labels[ID_LABEL]}", *([f"--namespace={namespace}"] if namespace else [])]
 
@@ -368,12 +371,12 @@ def _ctl(pod: Pod, words: Sequence[str], tty: str = "") -> list[str]:
 
 
 def _fixed(each: Mapping[str, Any]) -> object:
-    """Return the part of a Pod or a Job that cannot be changed."""
+    """Return the immutable part of a Pod or a Job."""
     return each["spec"] if each["kind"] == "Pod" else each["spec"]["template"]
 
 
 def _anew(live: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod to make, like one that has ended, without what was filled in."""
+    """Return the pod to make in place of one that has ended, without the fields that the cluster filled in."""
     metadata, spec = live["metadata"], {name: value for name, value in live["spec"].items() if name not in _FILLED_IN}
     spec["volumes"] = _without_token(spec.get("volumes", ()))
     for kind in ("containers", "initContainers"):

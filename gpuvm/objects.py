@@ -1,9 +1,9 @@
 """Objects of a cluster as checked values.
 
-Whoever may write an object in a namespace chooses most of its text: the name of a ConfigMap in a pod's volume, an
-annotation, an event, the last words of a container. So a text has no control characters here, and a Name or a UID has
-the form that Kubernetes gives it, so that it can be a word of a command line. Fields that kubectl-gpuvm does not use
-are left out. Defaults are those of the API server.
+Anybody who may write an object in a namespace chooses most of its text: the name of a ConfigMap in a pod's volume, an
+annotation, an event, the last words of a container. So a text here has no control characters, and a Name or a UID has
+Kubernetes' form, so that it can be a word of a command line. Fields that kubectl-gpuvm does not use are left out.
+Defaults are those of the API server.
 """
 
 import json
@@ -63,7 +63,7 @@ class _Part(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
-        """To the API server null is the same as no field."""
+        """Drop nulls: to the API server null is the same as no field."""
         return {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
@@ -128,7 +128,7 @@ class ContainerStatus(_Part):
 
     @property
     def ended(self) -> Terminated | None:
-        """How the container has ended, now or before its restart; None if it never has."""
+        """Return how the container ended, now or before its restart; None if it never has."""
         return self.terminated or self.terminated_before
 
 
@@ -173,17 +173,18 @@ class PodSpec(_Part):
 
     @property
     def launcher(self) -> Container:
-        """The launcher's container; an empty one if somebody has taken it out."""
+        """Return the launcher's container; an empty one if somebody has removed it."""
         return next((each for each in self.containers if each.name == CONTAINER), Container())
 
     @property
     def manifest_name(self) -> str:
-        """What the pod calls the ConfigMap with its manifest, which need not be a Name; empty for none."""
+        """Return the pod's name for the ConfigMap with its manifest, not checked to be a Name; "" for none."""
         return next((each.config_map for each in self.volumes if each.name == MANIFEST_VOLUME), "")
 
     @property
     def suspended_claim(self) -> str:
-        """What the pod calls the claim for the suspended guest's memory; empty for none."""
+        """Return the pod's name for the claim for the suspended guest's memory, not checked to be a Name; ""
+        for none."""
         return next((each.claim for each in self.volumes if each.name == SUSPENDED_VOLUME), "")
 
 
@@ -234,8 +235,8 @@ class Pod(_WithConditions):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the guest has run since its launcher started, and does not now. The readiness probe of a manifest
-        without one tells: `test -e` a file that is there while the guest runs. Times are of whole seconds."""
+        """Return whether the guest has run since its launcher started, and does not run now. The default readiness
+        probe tells: `test -e` a file that exists while the guest runs. Times are in whole seconds."""
         running, ready = self.launcher.running, self.condition("Ready")
         if running is None or ready.status != "False" or self.spec.launcher.readiness_command[:1] != ("test",):
             return False
@@ -243,36 +244,36 @@ class Pod(_WithConditions):
 
     @property
     def has_started(self) -> bool:
-        """Whether its launcher runs or has run, so that there may be a guest."""
+        """Return whether the launcher runs or has run, so that there may be a guest."""
         status = self.launcher
         return self.phase != "Pending" or bool(status.running or status.ended)
 
     @property
     def launcher(self) -> ContainerStatus:
-        """The status of the launcher's container; an empty one before there is one."""
+        """Return the status of the launcher's container; an empty one before it exists."""
         return next((each for each in self.containers if each.name == CONTAINER), ContainerStatus())
 
     @property
     def is_suspended(self) -> bool:
-        """Whether its guest's memory is saved, and the guest is to go on in another pod."""
+        """Return whether the guest's memory is saved, for the guest to go on in another pod."""
         status = self.launcher
         return status.running is None and status.ended is not None and status.ended.exit_code == SUSPENDED_CODE
 
     @property
     def has_claims(self) -> bool:
-        """Whether each claim was made that is to be made of a template."""
+        """Return whether every claim from a template was made."""
         templates = [each for each in self.spec.resource_claims if each.resource_claim_template_name]
         return len(self.made_claims) >= len(templates)
 
     @property
     def claim_names(self) -> list[str]:
-        """What the pod calls its ResourceClaims, those to be included; they need not be Names."""
+        """Return the pod's names for its ResourceClaims, those from templates too; they are not checked to be Names."""
         claims = (*self.spec.resource_claims, *self.made_claims, self.extended_claim)
         return sorted({each.resource_claim_name for each in claims if each.resource_claim_name})
 
 
 class Controller(_WithConditions):
-    """What makes pods of VMs. `spec` and `annotations` are those of its pods."""
+    """An object that makes pods of VMs. `spec` and `annotations` are those of its pods."""
 
     kind: Literal["Deployment", "StatefulSet", "Job"]
     spec: PodSpec = Field(validation_alias=At("spec", "template", "spec"))
@@ -282,18 +283,19 @@ class Controller(_WithConditions):
 
     @property
     def has_ended(self) -> bool:
-        """Whether a Job has ended; no other controller does."""
+        """Return whether a Job has ended; no other controller does."""
         return any(self.condition(kind).status == "True" for kind in ("Complete", "Failed"))
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is to have no pod: it is scaled to 0, or a Job is suspended or has ended."""
+        """Return whether the controller is to have no pod: it is scaled to 0, or a Job that is suspended or has
+        ended."""
         return self.has_ended or self.is_suspended or self.replicas == 0
 
     @property
     def applied_replicas(self) -> int:
-        """How many replicas `kubectl apply` was given last; 1 if that is not known. Who can write this annotation can
-        scale the controller anyway."""
+        """Return the number of replicas in the last `kubectl apply`; 1 if unknown. Anybody who can write this
+        annotation can scale the controller anyway."""
         try:
             return _Applied.model_validate_json(self.metadata.annotations.get(_LAST_APPLIED, "{}")).replicas
         except ValidationError:
@@ -349,7 +351,7 @@ class ResourceClaim(AnyObject):
         return f"claim {self.place}" + (f" of {pods}" if pods else "")
 
     def has(self, node: str, address: PCIAddress) -> bool:
-        """Return whether it has this card of a node, or a vGPU of it."""
+        """Return whether the claim has this card of a node, or a vGPU of the card."""
         name = device_name_of(address)
         vgpus = f"vgpu-{name.removeprefix('pci-')}-"
         of_node = [each.device for each in self.results if (each.driver, each.pool) == (DRIVER, node)]
@@ -357,8 +359,8 @@ class ResourceClaim(AnyObject):
 
 
 def objects_in(text: bytes) -> list[Any]:
-    """Return the objects in the JSON that `kubectl get -o json` prints, not checked: a list's, or one by itself; none
-    of an empty text. Nonsense for anything else."""
+    """Return the unchecked objects in the JSON that `kubectl get -o json` prints: a list's, or a single one; [] for an
+    empty text. Nonsense for anything else."""
     try:
         answer = json.loads(text) if text.strip() else {"items": []}
         return list(answer.get("items", [answer]))
@@ -367,7 +369,7 @@ def objects_in(text: bytes) -> list[Any]:
 
 
 def checked(objects: list[Any], kind: Any) -> list[Any]:
-    """Return objects as values of a kind. Nonsense if one is none."""
+    """Return objects as values of a kind. Nonsense if one does not have its form."""
     try:
         values: list[Any] = _adapter(kind).validate_python(objects)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""VMs among the objects of a cluster: pods that `gpu-launcher pod` made, and controllers that make such pods."""
+"""VMs found among a cluster's objects: pods that `gpu-launcher pod` made, and controllers that make such pods."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,9 +16,10 @@ _OWN_RESOURCES = frozenset(device.value for device in NodeDevice)
 
 @dataclass(frozen=True, slots=True)
 class VM:
-    """A pod, or a controller or record without one: a VM that is stopped. `vm` is the VM's name, `name` the object's.
+    """A pod; or a controller or record without one, which is a VM that is stopped. `vm` is the VM's name, `name` the
+    object's.
 
-    `cards` are the resources that it asks for, by number, and its claims; `devices` the IDs that the kubelet tells.
+    `cards` are the requested resources, by number, and the claims; `devices` the IDs that the kubelet reports.
     """
 
     kind: str
@@ -34,18 +35,18 @@ class VM:
 
 
 class Look(NamedTuple):
-    """`objects` are pods and controllers of VMs, `records` each VM's current one by namespace and VM."""
+    """`objects` are pods and controllers of VMs, `records` each VM's current record by namespace and VM."""
 
     objects: list[VMObject]
     records: dict[tuple[str, str], ConfigMap]
 
     def record(self, vm: str) -> ConfigMap | None:
-        """Return the record of a VM in the one namespace that was looked at."""
+        """Return a VM's record, if the look was at one namespace."""
         return next((each for (_, name), each in self.records.items() if name == vm), None)
 
 
 def look(kubectl: Kubectl, *, everywhere: bool = False) -> Look:
-    """Return the VMs, as the API server has them."""
+    """Return the VMs' objects and records from the API server."""
     labelled = kubectl.vms(everywhere=everywhere)
     objects = [each for each in labelled if not isinstance(each, ConfigMap) and _is_ours(each)]
     return Look(objects, current([each for each in labelled if isinstance(each, ConfigMap)], objects))
@@ -62,7 +63,7 @@ def recorded(kubectl: Kubectl, each: VMObject) -> Record:
 
 
 def pod_named(kubectl: Kubectl, name: str) -> Pod:
-    """Return the pod of that name, or the one pod of the VM of that name. Refusal if there is none, UserError for a VM
+    """Return the pod of that name, or the only pod of the VM of that name. Refusal if there is none, UserError for a VM
     with several."""
     pods = pods_of([each for each in kubectl.pods() if _is_ours(each)], name)
     if not pods:
@@ -77,7 +78,7 @@ def pod_named(kubectl: Kubectl, name: str) -> Pod:
 
 
 def refuse_not_running(pod: Pod) -> None:
-    """Refusal for a pod in which no launcher runs that could be asked anything."""
+    """Raise Refusal if the pod's launcher does not run, and so cannot answer."""
     if pod.has_ended:
         wrong, fix = f"is not running: its pod has {pod.phase.lower()}", f"`kubectl gpuvm start {pod.name}` starts it"
         raise Refusal(pod.name, wrong, fix)
@@ -93,8 +94,8 @@ def no_such(name: str) -> Refusal:
 
 
 def pods_of(objects: Iterable[VMObject], name: str) -> list[Pod]:
-    """Return the pod of that name, or else the pods of the VM of that name, without those that have ended or are being
-    deleted if there are others."""
+    """Return the pod of that name, or else the pods of the VM of that name; those that have ended or are being deleted
+    only if there are no others."""
     pods = [each for each in objects if isinstance(each, Pod)]
     if exact := [pod for pod in pods if pod.name == name]:
         return exact
@@ -104,7 +105,7 @@ def pods_of(objects: Iterable[VMObject], name: str) -> list[Pod]:
 
 
 def controller_of(objects: Iterable[VMObject], name: str) -> Controller | None:
-    """Return the controller of the VM, or of the pod, of that name; None for a pod by itself."""
+    """Return the controller of the VM of that name, or of the pod's VM; None for a pod without a controller."""
     objects = list(objects)
     names = {name, *(pod.vm for pod in pods_of(objects, name) if pod.metadata.owner_references)}
     return next((each for each in objects if isinstance(each, Controller) and each.vm in names), None)
@@ -121,8 +122,8 @@ def vms_in(look: Look) -> tuple[VM, ...]:
 
 
 def _without_pod(record: ConfigMap) -> VM:
-    """Return a VM of which there is nothing but its record. What has no sign of `stop` has never run, or somebody else
-    has deleted its pod."""
+    """Return a VM that has nothing but its record. Without a mark of `stop` or `suspend` it has never run, or somebody
+    else has deleted its pod."""
     return VM(
         kind="ConfigMap",
         namespace=record.metadata.namespace,
@@ -179,7 +180,7 @@ def _cards(each: VMObject) -> tuple[str, ...]:
 
 
 def _devices(pod: Pod) -> tuple[str, ...]:
-    """Return the devices that the kubelet tells with the pod's health (KEP-4680, Kubernetes 1.36 and later)."""
+    """Return the devices that the kubelet reports with the pod's health (KEP-4680, Kubernetes 1.36 and later)."""
     statuses = pod.launcher.allocated_resources_status
     return tuple(one.resource_id for each in statuses if not _is_own(each.name) for one in each.resources)
 

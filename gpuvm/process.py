@@ -1,4 +1,4 @@
-"""Programs that kubectl-gpuvm calls, kubectl and gpu-launcher: their answers, within limits, and their errors."""
+"""Calls of the programs kubectl and gpu-launcher: their answers, within limits, and their errors."""
 
 import os
 import re
@@ -43,7 +43,7 @@ _FIXES = (
 
 
 class ProgramAnswer(NamedTuple):
-    """What a program has said: `words` are those on its standard error."""
+    """A program's exit code and output; `words` are from its standard error."""
 
     code: int
     out: bytes
@@ -51,7 +51,7 @@ class ProgramAnswer(NamedTuple):
 
 
 def exec_program(command: Sequence[str]) -> NoReturn:
-    """Become that program (exec). Refusal if it is not there."""
+    """Become that program (exec). Refusal if it is missing."""
     try:
         os.execvp(command[0], list(command))  # noqa: S606 (no shell)
     except OSError as error:
@@ -61,8 +61,8 @@ def exec_program(command: Sequence[str]) -> NoReturn:
 def run_program(
     command: Sequence[str], *, given: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
 ) -> ProgramAnswer:
-    """Return what a program says with `given` on its standard input. Refusal if it is late, with what to do then, or
-    if it cannot be started."""
+    """Return a program's answer, with `given` on its standard input. Refusal if it cannot be started, or is late;
+    `if_late` says what to do then."""
     with TemporaryFile() as stdin, TemporaryFile() as stderr:
         stdin.write(given)
         stdin.seek(0)
@@ -80,7 +80,7 @@ def run_program(
 
 
 def passed_on(command: Sequence[str]) -> None:
-    """Print what a program prints, line by line, until it ends; unprintable characters are escaped. An error in the
+    """Print a program's output, line by line, until it ends; unprintable characters are escaped. Raise an error in the
     program's own words if it fails."""
     with _started(command, None, subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -110,14 +110,14 @@ def _started(command: Sequence[str], stdin: IO[bytes] | None, stderr: IO[bytes] 
 
 
 def _kept(stream: IO[bytes], words: bytearray) -> None:
-    """Read a stream to its end, and keep the beginning."""
+    """Read a stream to its end, and keep its first _MOST_WORDS bytes in `words`."""
     while chunk := stream.read1(_MOST_WORDS):  # type: ignore[attr-defined]
         words += chunk[: _MOST_WORDS - len(words)]
 
 
 def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, int]:
-    """Return what a program prints, not much more than _MOST, and its exit code if it is not more. TimeoutExpired
-    at the deadline, also while a process that the program has started keeps its output open."""
+    """Return a program's output and exit code; of an output larger than _MOST only the beginning, and -1. Raise
+    TimeoutExpired at the deadline, also if a process that the program started keeps the output open."""
     assert process.stdout is not None
     out = bytearray()
     with DefaultSelector() as selector:
@@ -133,7 +133,7 @@ def _printed(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, 
 
 
 def error_of(answer: ProgramAnswer, command: Sequence[str]) -> ProgramError:
-    """Return kubectl's own words as an error, and what to do; those of `gpu-launcher` as they are."""
+    """Return a program's failure as an error: kubectl's own words with what to do, gpu-launcher's unchanged."""
     lines = [line for line in answer.words.splitlines() if line.strip() and not _NOISE.match(line)]
     if lines and (ours := [line for line in lines if line.startswith(_OURS)]):
         kind = UserError if answer.code == UserError.exit_code else Refusal

@@ -1,6 +1,6 @@
-"""Why a VM is not running: one answer, from its pod, the pod's events, and the last line of its launcher.
+"""Why a VM is not running: one answer, from its pod, the pod's events, and its launcher's last line.
 
-The words of the scheduler, the kubelet and the controllers are those of Kubernetes 1.36.
+The scheduler's, the kubelet's and the controllers' words are those of Kubernetes 1.36.
 """
 
 import re
@@ -13,7 +13,7 @@ from program.problem import Problem, summary
 
 
 class _Reason(NamedTuple):
-    """`pattern` finds it in another program's words; `wrong` and `fix` may have its groups: {0}, {1}."""
+    """`pattern` matches another program's words; `wrong` and `fix` may contain its groups: {0}, {1}."""
 
     pattern: str
     wrong: str
@@ -219,9 +219,9 @@ def answer(
     of_nodes: tuple[str, str] | None = None,
     claims: Sequence[ResourceClaim] = (),
 ) -> Problem:
-    """Return why the VM of a pod is as it is. `events` are the pod's, the oldest first. `of_nodes`: why no node takes
-    the pod, and what to do, if that `is_for_nodes` and is known better than the scheduler says it. `claims`: those of a
-    pod without a node, for which the scheduler may wait."""
+    """Return why a pod's VM is in its state. `events` are the pod's, the oldest first. `of_nodes`: why no node takes
+    the pod, and what to do, if that `is_for_nodes` and better known than from the scheduler. `claims`: those of a pod
+    without a node, which the scheduler may be waiting for."""
     name, phase = pod.place, pod.phase
     if not pod.metadata.deletion_timestamp and (not_ready := _of_claims(claims)) is not None:
         wrong, fix = not_ready
@@ -242,14 +242,14 @@ def answer(
 
 
 def is_for_nodes(pod: Pod) -> bool:
-    """Return whether a pod waits for a node that takes it, and for nothing else that the scheduler knows of."""
+    """Return whether a pod waits for a suitable node, and for nothing else that the scheduler reports."""
     scheduled = pod.condition("PodScheduled")
     is_waiting = scheduled.reason == "Unschedulable" and not pod.metadata.deletion_timestamp
     return is_waiting and _first(_BEFORE_NODES, scheduled.message) is None
 
 
 def no_pod(controller: Controller, warnings: Sequence[Event]) -> Problem:
-    """Return the answer for a controller that has no pod: what it was told when it made one, or that it is stopped."""
+    """Return the answer for a controller without a pod: the error when it tried to make one, or that it is stopped."""
     name = controller.place
     fix = "see the controller: `kubectl describe`"
     # A Deployment's ReplicaSet is told, and has the events.
@@ -274,7 +274,7 @@ def _state(pod: Pod, phase: str) -> str:
 
 
 def of_record(record: ConfigMap) -> Problem:
-    """Return the answer for a VM of which there is nothing but its record."""
+    """Return the answer for a VM that has nothing but its record."""
     name = record.metadata.namespace + "/" + record.vm
     if claim := suspended_to(record):
         return Problem(name, f"is Suspended: its memory is on the claim {claim}", "`kubectl gpuvm resume` has it go on")
@@ -333,7 +333,7 @@ def _unscheduled(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:
 
 
 def _claims_refused(events: Sequence[Event]) -> _Found:
-    """Return why the claims of a pod could not be made of their templates."""
+    """Return why the pod's claims could not be made from their templates; None if they could."""
     for event in reversed(events):
         if event.reason == "FailedResourceClaimCreation":
             return _first((*_LIMITS, *_CLAIMS), event.message) or (
@@ -345,7 +345,7 @@ def _claims_refused(events: Sequence[Event]) -> _Found:
 
 def _of_claims(claims: Sequence[ResourceClaim]) -> _Found:
     """Return which allocated devices the scheduler waits for, or could not have, by their binding conditions
-    (KEP-5007): all of them have to be true before it binds the pod, and no failure."""
+    (KEP-5007): before it binds the pod, all conditions have to be true, and no failure condition."""
     failed: dict[str, str] = {}
     awaited: dict[str, str] = {}
     for claim in claims:

@@ -1,8 +1,8 @@
-"""Records of VMs: the ConfigMap that `gpu-launcher pod` prints beside a pod. It stays when the pod goes, and says how
-to make the pod again.
+"""Records of VMs: the ConfigMap that `gpu-launcher pod` prints beside a pod. It outlives the pod, and has what is
+needed to make the pod again.
 
-A record is a stranger's text as any object is: its manifest goes to `gpu-launcher pod`, which checks it, and of the
-flags those count that a record may have.
+Like any object, a record may be hostile: its manifest goes to `gpu-launcher pod`, which checks it, and only flags that
+a record may have are accepted.
 """
 
 import re
@@ -21,7 +21,7 @@ _LEVELS = ("privileged", "baseline", "restricted")  # each stricter than the one
 
 
 class Record(NamedTuple):
-    """`flags` are those of `gpu-launcher pod`."""
+    """A VM's record. `flags` are those of `gpu-launcher pod`."""
 
     config_map: ConfigMap
     manifest: str
@@ -44,17 +44,17 @@ def records_in(objects: Iterable[VMObject | ConfigMap]) -> list[ConfigMap]:
 
 
 def was_stopped(config_map: ConfigMap) -> bool:
-    """Return whether `kubectl gpuvm stop` has stopped the VM of a record."""
+    """Return whether `kubectl gpuvm stop` has stopped the record's VM."""
     return STOPPED in config_map.metadata.annotations
 
 
 def suspended_to(config_map: ConfigMap) -> str:
-    """Return the claim with the memory of a VM that `kubectl gpuvm suspend` has suspended; "" for another VM."""
+    """Return the claim with the VM's memory if `kubectl gpuvm suspend` has suspended it; "" if not."""
     return config_map.metadata.annotations.get(SUSPENDED, "")
 
 
 def record_of(config_map: ConfigMap) -> Record:
-    """Return what a ConfigMap says of its VM. Refusal for flags that no record has."""
+    """Return a ConfigMap as a VM's record. Refusal for flags that no record may have."""
     flags = tuple(config_map.data.get(FLAGS_FILE, "").splitlines())
     if strange := [flag for flag in flags if not _FLAG.fullmatch(flag)]:
         wrong = f"has {strange[0]!r} among the flags of its pod, which gpu-launcher does not write there"
@@ -63,7 +63,7 @@ def record_of(config_map: ConfigMap) -> Record:
 
 
 def current(config_maps: Iterable[ConfigMap], objects: Collection[VMObject]) -> dict[tuple[str, str], ConfigMap]:
-    """Return each VM's record by namespace and VM: the one that its pod or controller has, else the newest."""
+    """Return each VM's record by namespace and VM: the one that its pod or controller uses, else the newest."""
     used = {(each.metadata.namespace, each.spec.manifest_name) for each in objects}
     ordered = sorted(
         records_in(config_maps),

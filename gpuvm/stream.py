@@ -1,4 +1,4 @@
-"""A port of a pod, joined with standard input and output: `kubectl port-forward` has no such way."""
+"""Joins a pod's port with standard input and output, which `kubectl port-forward` cannot do."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _CHUNK = 1 << 16
 
 
 def forwarded(command: Sequence[str]) -> None:
-    """Call a `kubectl port-forward` of one port, and carry what comes both ways until the guest closes it."""
+    """Start this `kubectl port-forward` of one port, and copy data both ways until the guest closes the port."""
     with TemporaryFile() as stderr, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr) as kubectl:  # noqa: S603
         late = threading.Timer(SECONDS, kubectl.kill)
         late.start()
@@ -38,7 +38,7 @@ def forwarded(command: Sequence[str]) -> None:
 
 
 def _carry(port: socket.socket) -> None:
-    """Carry standard input to the port beside its answers to standard output, until it is closed."""
+    """Copy standard input to the port, and the port's data to standard output, until the port is closed."""
 
     def send() -> None:
         while data := os.read(0, _CHUNK):

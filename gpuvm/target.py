@@ -1,4 +1,4 @@
-"""Which VM the words of a command line name, as `kubectl virt` takes them."""
+"""The VM that a command line names, in the forms of `kubectl virt`."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _EXPECTED = "expected NAME, vm NAME or vm/NAME[/NAMESPACE]"
 
 
 class Target(NamedTuple):
-    """`user` is the guest's, for ssh; `namespace` is None for that of -n, or kubectl's own."""
+    """A VM's name. `user` is the guest's, for ssh; `namespace` is None for that of -n, or kubectl's own."""
 
     name: str
     namespace: str | None = None
@@ -20,7 +20,8 @@ class Target(NamedTuple):
 
 
 def target_of(words: Sequence[str]) -> Target:
-    """Return what `NAME`, `vm NAME`, `vm/NAME` or `USER@vm/NAME/NAMESPACE` names. UserError for anything else."""
+    """Return the VM that `NAME`, `vm NAME`, `vm/NAME` or `USER@vm/NAME/NAMESPACE` names. UserError for any
+    other form."""
     text = " ".join(words)
     if len(words) == 2 and _KINDS.fullmatch(words[0]):
         words = [f"{words[0]}/{words[1]}"]

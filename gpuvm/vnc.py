@@ -1,4 +1,4 @@
-"""The guest's screen on a local port: a `gpu-launcher ctl vnc` in the pod for each client that comes."""
+"""The guest's screen on a local port: each client gets a `gpu-launcher ctl vnc` in the pod."""
 
 import os
 import shutil
@@ -28,8 +28,8 @@ _PROGRAMS = {Viewer.REMOTE_VIEWER: "remote-viewer", Viewer.TIGER: "vncviewer"}
 def viewer_command(
     port: int, kind: Viewer | None, named: str | None, environ: Mapping[str, str] = os.environ
 ) -> list[str] | None:
-    """Return what shows the screen at that port: the viewer that is named, or the first on PATH; None for neither.
-    UserError if a named one is not there."""
+    """Return the command that shows the screen on that port: the named viewer, or the first on PATH; None without any.
+    UserError if a named one is missing."""
     for each in [kind] if kind else _PROGRAMS:
         if program := shutil.which(named or _PROGRAMS[each], path=environ.get("PATH")):
             is_tiger = each is Viewer.TIGER or Path(program).name == _PROGRAMS[Viewer.TIGER]
@@ -42,7 +42,7 @@ def viewer_command(
 
 @contextmanager
 def listening(address: str, port: int) -> Iterator[socket.socket]:
-    """Listen there; 0 is a port that is free. Refusal if it cannot be had."""
+    """Listen on this address and port; 0 means any free port. Refusal if the port cannot be opened."""
     try:
         server = socket.create_server((address, port))
     except OSError as error:
@@ -52,8 +52,8 @@ def listening(address: str, port: int) -> Iterator[socket.socket]:
 
 
 def serve(server: socket.socket, command: Sequence[str], viewer: Sequence[str] | None) -> None:
-    """Start the command for each client, with the client as its input and output, until the viewer ends; without one,
-    for ever."""
+    """Start the command for each client, with the client as its input and output, until the viewer ends; without a
+    viewer, for ever."""
     server.settimeout(_LOOK)
     shown = subprocess.Popen(viewer) if viewer else None  # noqa: S603 (no shell)
     joined: list[subprocess.Popen[bytes]] = []
