@@ -58,7 +58,8 @@ class Keeper:
         self._trouble = Trouble(_log, logging.WARNING, "users' keys and passwords")
 
     def agent_is(self, there: bool) -> None:
-        """Note, in libvirt's thread, that the agent has connected or is gone. Keys that it had set may be gone too."""
+        """Note, in libvirt's thread, that the agent has connected or is gone. What it had set in the guest may be gone
+        too."""
         self._has_agent = there
         self._starts += there
         self._news.set()

@@ -104,8 +104,8 @@ def is_taken(root: Path) -> bool:
 
 
 def forget_ready(arguments: Sequence[str]) -> None:
-    """Remove the file of the readiness probe that a killed launcher has left in the root that `run`'s arguments name,
-    unless another launcher runs there. The pod is not ready from the first moment on."""
+    """Remove the readiness probe's file that a killed launcher has left in the root that `run`'s arguments name, unless
+    another launcher runs there: a starting pod is not ready."""
     with suppress(ProgramError, OSError):
         root = root_of(asked_for(arguments))
         if root is not None and not is_taken(root):

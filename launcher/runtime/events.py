@@ -41,7 +41,7 @@ class Defined:
 
 @dataclass(frozen=True)
 class Started:
-    """libvirt has started the domain; `mark` of one that it has restored, whose CPUs still stand."""
+    """libvirt has started the domain; `mark`: set for a restored domain, whose CPUs are still stopped."""
 
     mark: "GuestMark | None" = None
 
@@ -54,7 +54,7 @@ class NotStarted:
 
 
 class SuspendRequested:
-    """A request to suspend the VM; `outcome` is what becomes of it."""
+    """A request to suspend the VM; `outcome` is its result."""
 
     def __init__(self) -> None:
         self.outcome = Future[None]()
@@ -72,7 +72,7 @@ class SuspendRequested:
 
 @dataclass(frozen=True)
 class Saved:
-    """The memory of a VM that is being suspended is whole, on disk; its guest stands."""
+    """The memory of a VM that is being suspended is completely on disk; its guest is stopped."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""/dev/iommu, opened for QEMU while this process may still say how IOMMUFD counts what it pins.
+"""/dev/iommu, opened for QEMU while this process may still choose how IOMMUFD counts the memory that QEMU pins.
 
-IOMMUFD adds up what all processes of one user on the node have pinned, and compares that with the RLIMIT_MEMLOCK of the
-process that pins more. With CAP_SYS_RESOURCE it can be told to count for each process, as VFIO's groups do, before an
-object is made (drivers/iommu/iommufd/ioas.c, iommufd_option_rlimit_mode; include/uapi/linux/iommufd.h, struct
-iommu_option). libvirt leaves that to the one who gives it the descriptor.
+IOMMUFD adds up the memory that all processes of one user on the node have pinned, and compares the sum with the
+RLIMIT_MEMLOCK of the process that pins more. With CAP_SYS_RESOURCE it can be made to count for each process, as VFIO's
+groups do, before an object is made (drivers/iommu/iommufd/ioas.c, iommufd_option_rlimit_mode;
+include/uapi/linux/iommufd.h, struct iommu_option). libvirt leaves that to the process that passes it the descriptor.
 """
 
 import fcntl

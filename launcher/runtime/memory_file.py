@@ -1,11 +1,12 @@
 """The file with a suspended guest's memory and devices, on a claim of the VM's.
 
-It is libvirt's file of a saved domain. Its name says what it is, whatever was killed: `VM.memory.half` is written to,
-and never resumed; `VM.memory` is whole, and its guest runs nowhere; `VM.memory.resumed` has a guest that runs or was
-about to, and is not resumed again. Each step is a rename, which only one of two launchers can do, and which is on disk
-before the next step.
+It is libvirt's file of a saved domain. Its name shows its state, whichever process was killed: `VM.memory.half` is
+being written, and never resumed; `VM.memory` is whole, and its guest runs nowhere; `VM.memory.resumed` has a guest that
+runs or was about to, and is not resumed again. Each step is a rename, which only one of two launchers can do, and which
+is on disk before the next step.
 
-Who can write to the claim can write this file: what is read here is bounded, and QEMU takes the rest of it as user 107.
+Anybody who can write to the claim can write this file: what is read here is bounded, and QEMU reads the rest as user
+107.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""As whom a VM runs on its user's own machine if root starts it: as root only if root is asked for by name.
+"""The user as whom a VM runs on an own machine if root starts it: root only if the command line names root.
 
-The launcher becomes the user before it reads the manifest. So libvirt, QEMU, passt, swtpm and qemu-img are that user
-too, with no capability and no way to get one. What the command line names and the user may not open, the user is lent
-in a mount namespace of this VM's own (docs/decisions/0060): another node of a device, and a file that looks as if it
-were the user's (mount_namespaces(7); idmapped mounts, mount_setattr(2)). The machine's own files stay as they are, and
-all of it is gone once the last process of the namespace has ended.
+The launcher becomes the user before it reads the manifest. So libvirt, QEMU, passt, swtpm and qemu-img run as that user
+too, with no capability and no way to get one. Files and devices that the command line names and the user may not open
+are lent to the user in a mount namespace of this VM's own (docs/decisions/0060): another node of a device, and a file
+that looks as if it were the user's (mount_namespaces(7); idmapped mounts, mount_setattr(2)). The machine's own files
+stay unchanged, and the mounts are gone once the last process of the namespace has ended.
 """
 
 import ctypes
@@ -235,8 +235,8 @@ def _lent(arguments: Sequence[str], user: pwd.struct_passwd) -> tuple[Path, ...]
 
 
 def nodes_of(gpus: Sequence[str], sysfs: Path) -> tuple[Path, ...]:
-    """Return VFIO's device nodes for these cards: of their IOMMU groups, and of each function there. Return () if one
-    is no card: who reads the command line tells the user."""
+    """Return VFIO's device nodes for these cards: of their IOMMU groups, and of each function there. Return () for
+    anything but cards: the command line's check reports it."""
     if not gpus:
         return ()
     try:

@@ -1,9 +1,10 @@
-"""The first process: it starts the worker, passes signals on, reaps, and leaves nothing of the VM behind.
+"""The first process: it starts the worker, passes signals on, reaps, and leaves no process of the VM behind.
 
-libvirt daemonizes QEMU, passt and swtpm, which so become children of the next subreaper above, or of process 1. Where
-that is this process, they are reaped at once (libvirt takes a zombie for a QEMU that won't go, and waits 44 s for each)
-and end with the worker, whatever ends it. The worker in turn is told when this process is killed, and ends the VM as by
-SIGTERM. Only both killed at once leave something, unless this is process 1 of its pod: with it, the kernel ends all.
+libvirt daemonizes QEMU, passt and swtpm, which so become children of the next subreaper above, or of process 1. If that
+is this process, they are reaped at once (libvirt takes a zombie for a QEMU that won't go, and waits 44 s for each) and
+end with the worker, however it ends. If this process is killed, the worker gets a signal, and ends the VM as on
+SIGTERM. Only if both are killed at once do processes stay, unless this is process 1 of its pod: with it, the kernel
+ends all.
 """
 
 import os

@@ -35,7 +35,7 @@ class Handover:
 
 
 def asked_for(arguments: Sequence[str]) -> Handover | None:
-    """Return what --user, --give and --raise in `run`'s arguments ask for; None without a user, or if it is no number.
+    """Return the handover that --user, --give and --raise in `run`'s arguments request; None without a numeric user.
 
     This process has no library that reads command lines; its child checks the arguments.
     """

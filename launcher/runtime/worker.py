@@ -1,4 +1,4 @@
-"""The process that stays beside QEMU. Of the large libraries it has libvirt alone."""
+"""The process that stays beside QEMU. Its only large library is libvirt."""
 
 import gc
 import logging
