@@ -98,8 +98,8 @@ def _lines(text: object, owner: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class _Request(NamedTuple):
-    """A request of a claim: for each of its alternatives, the `names` of which the namespace has to be allowed one; and
-    the number of devices."""
+    """A request of a claim. `names`: for each of its alternatives, names of which the namespace needs at least one.
+    `devices`: their number."""
 
     names: tuple[tuple[str, ...], ...]
     devices: int

@@ -139,7 +139,8 @@ class NodeMatcher:
         return Placement(node.name, chosen, None, tuple(verdicts))
 
     def _reason(self, device: PublishedDevice, kind: _Kind) -> Reason | None:
-        """Return why the device is none of this kind. A wrong model comes before a holder: nobody waits for it."""
+        """Return why the device is none of this kind; None if it is. A wrong model comes before a holder, since waiting
+        for the device would not help."""
         if kind.allocated is not None:  # the scheduler asks nothing else of it
             has = f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
             return None if device.id == kind.allocated else Reason(Rejection.OTHER_CLAIM, "of another claim", has)
