@@ -13,8 +13,8 @@ _NOTHING = Nothing()
 
 
 def ask(path: Path, method: Method[A], request: object = _NOTHING, *, patience: float = _PATIENCE) -> A:
-    """Return the answer of the launcher that serves there. Raise Refusal if no launcher does, if it refuses, or if it
-    does not answer in `patience` seconds."""
+    """Return the answer of the launcher that serves on this socket. Raise Refusal if there is none, if it refuses, or
+    if it does not answer in `patience` seconds."""
     for answer in ask_for_all(path, method, request, patience=patience):
         return answer
     raise Refusal(path, f"no answer to {method.name}", "expected one, from gpu-launcher run")
