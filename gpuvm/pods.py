@@ -41,7 +41,7 @@ class Look(NamedTuple):
     records: dict[tuple[str, str], ConfigMap]
 
     def record(self, vm: str) -> ConfigMap | None:
-        """Return a VM's record, if the look was at one namespace."""
+        """Return the record of a VM; the look has to be at a single namespace."""
         return next((each for (_, name), each in self.records.items() if name == vm), None)
 
 
