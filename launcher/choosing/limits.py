@@ -99,7 +99,7 @@ def _lines(text: object, owner: Mapping[str, Any]) -> tuple[str, ...]:
 
 class _Request(NamedTuple):
     """A request of a claim. `names`: for each of its alternatives, names of which the namespace needs at least one.
-    `devices`: their number."""
+    `devices`: how many devices it asks for."""
 
     names: tuple[tuple[str, ...], ...]
     devices: int

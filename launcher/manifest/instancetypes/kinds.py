@@ -44,7 +44,7 @@ class CPUInstancetype(Object):
 
 
 class MemoryInstancetype(Object):
-    """The guest's memory. `overcommitPercent`: by how much the pod's request is smaller."""
+    """The guest's memory. `overcommitPercent`: by how many percent the pod requests less."""
 
     guest: MemorySize
     hugepages: Hugepages | None = None
