@@ -38,7 +38,7 @@ def _command() -> Any:
 
 
 def _serve() -> int:
-    """Serve without typer in this process's memory: a child reads the command line, and `serve` stays on its node."""
+    """Serve without typer in this process's memory, since `serve` runs for long: a child reads the command line."""
     _log()
     from plugin.startup import ServeFlags, readied, start
     from program.child import forked

@@ -1,4 +1,4 @@
-"""What a container gets for its devices: one environment variable and the VFIO device nodes."""
+"""The allocation of a container: one environment variable and the VFIO device nodes for its devices."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from program.errors import Refusal
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a container gets: environment variables, and device nodes."""
+    """A container's environment variables and device nodes."""
 
     env: Mapping[str, str]
     nodes: tuple[DeviceNode, ...]
@@ -26,9 +26,9 @@ class Allocation:
 def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = None) -> tuple[Device, ...]:
     """Return the devices with these IDs, ascending: the kubelet sends them in the order of a Go map.
 
-    Without a `resource` they may be of any, as for the DRA driver. Refusal, naming the device, if one is unknown, of
-    another resource or cannot be handed out: a pod that starts without its device is worse than one that doesn't start.
-    Refusal too for a part of a resource that is `whole`: a board's GPUs and switches work only all together.
+    Without `resource` they may be of any resource, as for the DRA driver. Refusal, naming the device, if one is
+    unknown, of another resource or cannot be handed out: a pod that starts without its device is worse than one that
+    doesn't start. Refusal too for a part of a `whole` resource: a board's GPUs and switches work only together.
     """
     devices = tuple(_device(snapshot, device_id, resource) for device_id in sorted(set(device_ids)))
     if resource is not None and resource in snapshot.config.whole:
@@ -42,10 +42,10 @@ def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = N
 def allocate(
     snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[DeviceNode, ...]]
 ) -> Allocation:
-    """Return what a container gets for these devices of a resource; `nodes` are the nodes of each device.
+    """Return the allocation of a container for these devices of a resource; `nodes` are the nodes of each device.
 
     A device's nodes are those of its whole group, so a card's companions come with it. A node that several devices
-    share is in the answer once.
+    share is in it once.
     """
     its = dict.fromkeys(node for each in nodes for node in each)
     addresses = {function.address for device in devices for function in device.functions}
@@ -60,7 +60,7 @@ def allocate(
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """The entries of sysfs and /dev from which the verdict on a device follows, with the device and its nodes."""
+    """A device, its nodes, and the entries of sysfs and /dev on which the verdict on the device depends."""
 
     device: Device
     nodes: tuple[DeviceNode, ...]

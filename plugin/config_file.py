@@ -1,4 +1,5 @@
-"""The config as a file: YAML in, Config out, or one line that says where it is wrong; and its JSON schema.
+"""Reads the config from a file: from YAML to a Config, or to one line that says what is wrong and where; and its JSON
+schema.
 
 PyYAML and pydantic are imported with the first file: most nodes have none.
 """
@@ -36,12 +37,12 @@ _EXPECTED = {
 
 
 def config_of(path: Path | None) -> Config:
-    """Return the config of a file, or the config without a file."""
+    """Return the config in a file, or the default one without a file."""
     return Config() if path is None else read_config(path)
 
 
 def read_config(path: Path) -> Config:
-    """Read a config file. UserError, in one line, for a file that is missing, is not YAML or asks for nonsense."""
+    """Read a config file. UserError, in one line, for a file that is missing, is not YAML or makes no sense."""
     from pydantic import ValidationError
 
     from program.document import NotYAML, composed, line_of, read_document
@@ -64,7 +65,7 @@ def read_config(path: Path) -> Config:
 
 
 def shadowed_in(path: Path, config: Config) -> list[Problem]:
-    """Return what is wrong with each rule of a config's file that never counts."""
+    """Return a problem for each rule in a config's file that never counts, since an earlier one shadows it."""
     if not (shadowed := config.shadowed):
         return []
     from program.document import composed, line_of
@@ -106,7 +107,7 @@ def schema() -> dict[str, Any]:
 
 
 def written_out(config: Config) -> Any:
-    """Return the config as a file that leaves out no word."""
+    """Return the config as plain values for a file, with every word and its default."""
     return _adapter().dump_python(config, mode="json")
 
 
@@ -118,7 +119,7 @@ def _adapter() -> "TypeAdapter[Config]":
 
 
 def _first(error: "ValidationError") -> tuple[str, str]:
-    """Return what is wrong by the first error, behind its path, and the fix."""
+    """Return the first error in words, after its path, and the fix."""
     first = error.errors()[0]
     location = first["loc"]
     # A selector is text or a list of texts, and pydantic reports both it tried.

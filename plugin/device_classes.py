@@ -1,8 +1,8 @@
-"""DeviceClasses by which a pod that asks for a resource as of a device plugin gets devices from DRA instead: KubeVirt's
-pods do so for `deviceName`. The scheduler makes the claim itself (`extendedResourceName`, KEP-5004).
+"""DeviceClasses through which a pod that requests an extended resource gets devices from DRA: KubeVirt's pods request
+one for `deviceName`. The scheduler makes the claim itself (`extendedResourceName`, KEP-5004).
 
 A class counts for the whole cluster. On each node the scheduler counts a resource once: as the kubelet's allocatable
-where a device plugin has it, and by the class elsewhere. So nodes may be moved one by one.
+where a device plugin has it, and by the class elsewhere. So nodes may move to DRA one by one.
 """
 
 import re
@@ -26,7 +26,7 @@ def device_classes(inventory: Inventory, claimable: Iterable[ClaimableCard] = ()
 
 
 def device_classes_yaml(inventory: Inventory, faults: Iterable[Fault], claimable: Iterable[ClaimableCard] = ()) -> str:
-    """Return the classes as YAML for kubectl; comments say what is missing in it, and why."""
+    """Return the classes as YAML for kubectl; comments name missing ones, with reasons."""
     comments = [f"# not read: {one_line(fault)}" for fault in faults]
     by_plugin = sorted({str(device.resource) for device in inventory.offered if device.serve is Serve.DEVICE_PLUGIN})
     comments += [f"# {resource}: left out, because the device plugin serves it on this node" for resource in by_plugin]

@@ -1,4 +1,4 @@
-"""The flags that several commands of gpu-plugin have, without typer, which the process of `serve` has not."""
+"""The flags that several commands of gpu-plugin have, without typer, which `serve` does not import."""
 
 import os
 import shlex
@@ -25,13 +25,13 @@ PCIIDsFile = Annotated[Path, Flag("The pci.ids file that resource names are made
 
 
 def require_directory(flag: str, path: Path | None) -> None:
-    """UserError if a flag names a directory that is not there: nothing would be found in it."""
+    """Raise UserError if a flag names a directory that does not exist."""
     if path is not None and not os.path.isdir(path):  # noqa: PTH112 (it may raise)
         raise UserError(f"{flag} {path}", "is no directory", "name one that is there, or leave it out")
 
 
 def words(flag: str, command: str) -> list[str]:
-    """Return the words of a command that a flag names; UserError if a quote stays open."""
+    """Return the words of the command that a flag names; UserError if a quote stays open."""
     try:
         return shlex.split(command)
     except ValueError as error:

@@ -1,13 +1,14 @@
 """The UUIDs and names that NVML has for NVIDIA's cards.
 
-Only NVIDIA's driver knows a card's UUID, and only while it has the card, so `bind` keeps what the driver says:
+Only NVIDIA's driver knows a card's UUID, and only while it has the card, so `bind` keeps the driver's facts:
 
     {"0000:41:00.0": {"id": "10de:20b2", "board": "10de:1463", "above": "pci0000:40 0000:40:01.1", "serial": "",
                       "uuid": "GPU-8dcd427f-...", "name": "NVIDIA A100-SXM4-80GB"}}
 
-An entry is a card's if model, board and the bridges above are still the same: buses get other numbers when a card comes
-or goes, and a server has many cards of one model. Linux 6.18 and newer tell the serial number of some cards, which has
-to be the same too. Without one, a card of the same model in the same slot counts as the card before.
+An entry belongs to a card if model, board and the bridges above are still the same: buses get other numbers when a card
+comes or goes, and a server has many cards of one model. Linux 6.18 and newer tell the serial number of some cards,
+which has to be the same too. Without a serial number, a card of the same model in the same slot counts as the former
+card.
 """
 
 import json
@@ -32,7 +33,7 @@ _NAME = re.compile(r"[!-~]([ -~]{0,126}[!-~])?")
 
 
 class Identity(NamedTuple):
-    """A card's UUID, `GPU-8dcd427f-...`, and its name; None for what is not known."""
+    """A card's UUID, `GPU-8dcd427f-...`, and its name; None if unknown."""
 
     uuid: str | None
     name: str | None
@@ -43,14 +44,14 @@ UNKNOWN = Identity(None, None)
 
 @dataclass(frozen=True, slots=True)
 class Identities:
-    """What is known of NVIDIA's cards, by their GPUs' addresses; and what kept more from being known."""
+    """The identities of NVIDIA's cards, by their GPUs' addresses; and the trouble that kept others from being known."""
 
     by_address: Mapping[PCIAddress, Identity] = field(default_factory=dict)
     trouble: Problem | None = None
 
 
 class Information(NamedTuple):
-    """What the driver's file of a card has: the number of its device file, and what NVML calls it."""
+    """The contents of the driver's file of a card: the number of its device file, and its identity."""
 
     minor: int | None
     identity: Identity
@@ -74,7 +75,7 @@ class _Kept:
 
 
 def read_information(proc: Path) -> dict[str, Information]:
-    """Return what NVIDIA's driver tells of each of its cards, by address.
+    """Return the information that NVIDIA's driver has on each of its cards, by address.
 
     From driver/nvidia/gpus/0000:01:00.0/information: `Model: 		 NVIDIA A100-SXM4-80GB`, `Device Minor: 	 0`, and
     `GPU UUID: 	 GPU-8dcd427f-...`, which has question marks or is missing until somebody has used the card.
@@ -94,7 +95,7 @@ def read_information(proc: Path) -> dict[str, Information]:
 
 
 def read_identities(sys: Path, functions: Iterable[Function], *, proc: Path, state: Path) -> Identities:
-    """Return what is known of these functions: what the driver says of those that it has, and else what is kept. For
+    """Return the known identities of these functions: the driver's, and the kept ones where it does not tell them. For
     Reader.ask; `sys` stands for /sys, `proc` for /proc."""
     trouble: Problem | None = None
     driver: Mapping[str, Information] = {}
@@ -126,8 +127,8 @@ def read_identities(sys: Path, functions: Iterable[Function], *, proc: Path, sta
 
 
 def keep(sys: Path, functions: Iterable[Function], *, proc: Path, state: Path) -> None:
-    """Keep what the driver says of these functions; Refusal if the file cannot be written. One that is broken stays:
-    each look at the node says so, and no card waits for its UUID."""
+    """Write the driver's identities of these functions to the file; Refusal if it cannot be written. A broken file
+    stays as it is: each look at the node reports it, and no card waits for its UUID."""
     functions, file = tuple(functions), _file(state)
     known = read_identities(sys, functions, proc=proc, state=state).by_address
     new = {str(each.address): _card(sys, each, known[each.address]) for each in functions if each.address in known}
@@ -163,7 +164,7 @@ def _file(state: Path) -> StateFile[Mapping[str, _Kept]]:
 
 
 def _read(text: bytes) -> Mapping[str, _Kept]:
-    """Read the file without pydantic, which every look at the node would import; ValueError if it is another file."""
+    """Read the file without pydantic, which every look at the node would import; ValueError if it is malformed."""
     try:
         document = json.loads(text)
         for card in document.values():

@@ -34,7 +34,7 @@ def permitted_host_devices(inventory: Inventory, claimable: Iterable[ClaimableCa
 
 
 def permitted_yaml(inventory: Inventory, faults: Iterable[Fault], claimable: Sequence[ClaimableCard] = ()) -> str:
-    """Return the stanza as YAML, to be pasted below `spec.configuration`; comments say what may be missing in it."""
+    """Return the stanza as YAML, to be pasted below `spec.configuration`; comments name entries that may be missing."""
     comments = [f"# not read: {one_line(fault)}" for fault in faults]
     if not inventory.offered and not claimable:
         comments.append("# This node offers no device; gpu-plugin inventory says why.")

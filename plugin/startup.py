@@ -103,7 +103,7 @@ class ServeFlags:
 
 
 def readied() -> Reader:
-    """Return the process that reads the node, and import the servers. Call this while this process has one thread."""
+    """Start the process that reads the node, and import the servers. Call this while this process has one thread."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     reader = Reader.forked()  # first, while there are no threads and little memory
@@ -180,7 +180,7 @@ def start(flags: ServeFlags, reader: Reader) -> None:
 
 
 def _read_config(_: Path, path: Path) -> tuple[Config, list[Problem]]:
-    """Read the config in another process: the modules that parse and check YAML would stay in this one's memory."""
+    """Read the config. Call this in another process: the modules that parse and check YAML would stay in memory."""
     from plugin.config_file import read_config, shadowed_in
 
     config = read_config(path)

@@ -1,11 +1,11 @@
-"""Files that tell a plugin what an earlier one did: one reader, one writer, and one lock.
+"""Files that record a plugin's work for a later one: one reader, one writer, and one lock.
 
-A file has a frozen dataclass as JSON. pydantic reads it, and refuses anything else. It is imported with the first file
-that exists: it costs 0.1 s of a processor and 6 MB, which most daemons never need. asyncio is for daemons alone, and
-would be a seventh of the start of `gpu-plugin bind`.
+A file has a frozen dataclass as JSON. pydantic reads it, and refuses anything else. pydantic is imported with the first
+file that exists: it costs 0.1 s of a processor and 6 MB, which most daemons never need. asyncio is imported by daemons
+alone: it would be a seventh of the start of `gpu-plugin bind`.
 
-A field that a version adds has a default, for the files of older ones. An unknown field is a newer version's, and is
-refused by its name: a plugin does not act on what it half understands.
+A field that a version adds has a default, for the files of older versions. An unknown field is a newer version's, and
+is refused by its name: a plugin does not act on a file that it half understands.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Busy(Refusal):
 
 
 class Broken(Refusal):
-    """A state file cannot be read, or holds something else than was written."""
+    """A state file cannot be read, or differs from what was written."""
 
 
 class Lost(Broken):
@@ -53,7 +53,7 @@ class Lost(Broken):
 
 
 class NewerVersion(ValueError):
-    """The file has something, `the field 'later'`, that this version does not know."""
+    """The file has a thing, `the field 'later'`, that this version does not know."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"it has {what}, which this version does not know")
@@ -61,10 +61,10 @@ class NewerVersion(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile(Generic[T]):
-    """A file with one value, which `of` makes of its text.
+    """A file with one value, which `of` makes from the file's text.
 
-    `wrong` and `fix` are for a file with something else, `place` is the fix if it cannot be read or written. `mode` is
-    as for chmod(2), None for the umask's. `boot` is the ID of this boot if a boot ends all that the file is about, else
+    `wrong` and `fix` are the error's for malformed contents, `place` is the fix if the file cannot be read or written.
+    `mode` is as for chmod(2), None for the umask's. `boot` is the ID of this boot if a boot makes the value void, else
     None; the file's dataclass then has a field `boot`.
     """
 
@@ -78,7 +78,7 @@ class StateFile(Generic[T]):
 
     def read(self) -> T | None:
         """Return the value; None if there is no file, or if it is another boot's, whatever else is wrong with it. Lost
-        if the file says nothing any more, Broken if it cannot be read or holds something else."""
+        if the contents are lost, Broken if the file cannot be read or is malformed."""
         text = b""
         try:
             text = _text(self.path)
@@ -103,19 +103,19 @@ class StateFile(Generic[T]):
             self._refuse(_reason(error), Broken, _NEWER if isinstance(error, NewerVersion) else "")
 
     def recover(self) -> T | None:
-        """Return the value as `read` does, and None if it is lost: for a file without which nothing is taken away."""
+        """Return the value as `read` does, but None if it is lost: for a file without which nothing is removed."""
         try:
             return self.read()
         except Lost:
             return None
 
     def write(self, value: T) -> None:
-        """Replace the file, whole or not at all, also after a crash of the node; Refusal if it cannot be written. When
-        this returns, the disk has it."""
+        """Replace the file, whole or not at all, also after a crash of the node; on return it is on the disk. Refusal
+        if it cannot be written."""
         write_json(self.path, value, self.place, mode=self.mode, sync=True)
 
     def remove(self) -> None:
-        """Remove the file, if it is there; Refusal if it cannot be removed."""
+        """Remove the file, if it exists; Refusal if it cannot be removed."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
@@ -126,8 +126,8 @@ class StateFile(Generic[T]):
 
 
 def _text(path: Path) -> bytes:
-    """Return the text of a file, and no more than one byte beyond the longest; ValueError if it is no regular file,
-    which is neither followed nor waited for."""
+    """Return the text of a file, at most one byte more than the longest allowed; ValueError if it is no regular file: a
+    link is not followed, a pipe not waited for."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
@@ -165,7 +165,7 @@ def _is_torn(text: bytes) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong with a document, in a few words."""
+    """Return the error of a document in a few words."""
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
         return "it is no JSON"
     errors: Callable[..., list[Any]] | None = getattr(error, "errors", None)
@@ -177,8 +177,8 @@ def _reason(error: Exception) -> str:
 
 
 def json_of(kind: type[T], *added: str) -> Callable[[bytes], T]:
-    """Return a reader of JSON for a frozen dataclass or a mapping. It converts nothing; ValueError if a field is
-    missing, NewerVersion if there is another one. `added` are fields with a default that older files lack."""
+    """Return a reader of JSON for a frozen dataclass or a mapping. The reader converts no value; ValueError if a field
+    is missing, NewerVersion for an unknown field. `added` are fields with a default that older files lack."""
 
     def read(text: bytes) -> T:
         value: T = _adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ def json_of(kind: type[T], *added: str) -> Callable[[bytes], T]:
 
 
 def _refuse_other_fields(document: Any, known: Any, added: Collection[str]) -> None:
-    """Compare a document with what was read of it; ValueError as of `json_of`."""
+    """Compare a document with the fields read from it; ValueError as in `json_of`."""
     if isinstance(document, dict):
         for name in sorted(document.keys() - known.keys()):
             raise NewerVersion(f"the field {name!a}")
@@ -213,7 +213,7 @@ def write_json(path: Path, value: object, place: str, *, mode: int | None = None
     """Replace a file with a document or a dataclass as JSON, whole or not at all, with `sync` also after a crash of the
     node. Its directory is made.
 
-    Refusal, with the fix `place`, if that fails; the file is as before then, or new and perhaps not on the disk. Hold a
+    Refusal, with the fix `place`, if that fails; then the file is as before, or new and perhaps not on the disk. Hold a
     lock: two writers at once would use the same temporary file.
     """
     text, new = json.dumps(value, indent=1, default=asdict) + "\n", path.with_name(f"{path.name}.new")

@@ -1,4 +1,4 @@
-"""Reads in a process of its own, since the kernel may never answer.
+"""Reads sysfs in a separate process, since the kernel may never answer.
 
 From mid-2024 to Linux 6.15, and in stable kernels of that time, a read of a function's `uevent` waits for the device's
 lock (uevent_show in drivers/base/core.c). A driver that has to release a device of a running guest holds that lock
@@ -47,8 +47,8 @@ T = TypeVar("T")
 def ask(
     read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs
 ) -> tuple[T, tuple[str, ...]]:
-    """Call `read` with the tree `sys` in another process. Return or raise its result, and return the files for which
-    the kernel did not answer, which are Silent to `read`.
+    """Call `read` with the tree `sys` in another process. Return its result and the files for which the kernel did not
+    answer, or raise its exception. For these files `read` gets Silent.
 
     Refusal if there are more than MOST_SILENT of them. Call this while the process has one thread: a fork copies no
     other.
@@ -101,7 +101,7 @@ class Question:
     """
 
     def __init__(self) -> None:
-        """CannotLook if this process can open no more files, or the node has no more memory."""
+        """Raise CannotLook if this process can open no more files, or the node has no more memory."""
         with ExitStack() as ours, ExitStack() as theirs:
             try:
                 self.reader, self.writer = os.pipe()
@@ -146,7 +146,7 @@ class Question:
         return not chunk
 
     def require_progress(self) -> None:
-        """Raise Silent if the reading process has been in one file for PATIENCE, CannotLook if it gets no processor."""
+        """Raise Silent if the reading process has read one file for PATIENCE, CannotLook if it gets no processor."""
         now = time.monotonic()
         pid, opened, length = _HEAD.unpack_from(self._notes)
         if opened != self._opened:
@@ -176,7 +176,7 @@ def _shortage(error: OSError) -> CannotLook:
 
 
 def _could_run(pid: int) -> bool:
-    """True if the process waits only for a processor (state R: proc_pid_stat(5))."""
+    """True if the process only waits for a processor (state R: proc_pid_stat(5))."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"R"
     except OSError:
@@ -191,9 +191,9 @@ def require_few(silent: Collection[str]) -> None:
 
 
 def answer(writer: int, page: int, sys: Path, silent: Collection[str], read: Callable[[], object]) -> NoReturn:
-    """Do the read, write its value or exception to `writer`, and end this process.
+    """Call `read`, write its value or exception to `writer`, and end this process.
 
-    The files that it opens are noted on `page`; the `silent` ones are not opened. Both are paths below `sys`.
+    The files that `read` opens are noted on `page`; the `silent` ones are not opened. Both are paths below `sys`.
     """
     try:
         # A copy of an object that nobody has any more would close its file's number, which is another file's by then.
@@ -210,7 +210,7 @@ def answer(writer: int, page: int, sys: Path, silent: Collection[str], read: Cal
 
 
 def _let_go_of_all_but(descriptor: int) -> None:
-    """Close every other file, so that nobody who waits for one to be closed waits for a process that hangs."""
+    """Close every other file: if this process hangs, nobody waits in vain for an open file to be closed."""
     let_go_of_standard_files()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names are wanted)
         if int(name) not in (0, 1, 2, descriptor):

@@ -1,2 +1,2 @@
-"""What is asked before anything of the node is changed: who was given a device (`users`), and what the node's
-`processes` have open or mounted of it (`uses`); what `engine` changes then, and the `journal` of it."""
+"""Changes of the node. Before each, `users` says who was given a device, and `uses` what the node's `processes` have
+open or mounted of it. `engine` does the changes, and keeps a `journal` of them."""

@@ -1,6 +1,6 @@
-"""Does changes of the node: each is remembered before it is done, read back after it, and undone if a later one fails.
+"""Does changes of the node: each is recorded before it is done, read back afterwards, and undone if a later one fails.
 
-What the kernel or a program of NVIDIA's says is not believed: both report success without an effect.
+Success that the kernel or a program of NVIDIA's reports is not trusted: both report it without an effect.
 """
 
 import os
@@ -67,7 +67,7 @@ Writer = Callable[[Write], None]
 
 
 class Failed(Exception):
-    """What could not be done, and why. `left` says why something of it is left, if so."""
+    """A change could not be done; `problem` says why. `left` says why a part of it is left, empty if none is."""
 
     def __init__(self, subject: object, wrong: str, fix: str, *, left: str = "") -> None:
         super().__init__(f"{subject}: {wrong}")
@@ -77,7 +77,7 @@ class Failed(Exception):
 
 class Wedged(Failed):
     """The kernel has not returned from a write, and may still do it. Another write to the device would hang as well, so
-    nothing of the device is undone, and what is remembered of it stays."""
+    nothing of the device is undone, and its entries stay in the journal."""
 
     LEFT = "the kernel is still at it"
 
@@ -101,12 +101,12 @@ def _no_program(program: str, *_: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIO:
-    """The node as changes are done to it.
+    """The access to the node that changes need.
 
     `ask` calls a reader of the tree `sys`; Refusal if the kernel does not answer. `user` returns who uses a function or
     a mediated device, by its address or UUID. `write` does one write to sysfs. `run` calls `sriov-manage` or
-    `nvidia-smi` with arguments: Failed if it says that it failed, Refusal if it cannot be called. `wait` waits so many
-    seconds, and `uuid` makes a new one.
+    `nvidia-smi` with arguments: Failed if it reports failure, Refusal if it cannot be called. `wait` waits a number of
+    seconds, and `uuid` makes a UUID.
     """
 
     sys: Path
@@ -123,7 +123,7 @@ class NodeIO:
         return cls(sys=roots.sys, journal=roots.journal, write=sysfs_writer(roots.sys), **others)
 
     def do_writes(self, writes: Iterable[Write]) -> None:
-        """Do these writes, in order. Failed if the kernel refuses one, Wedged if it does not return from it."""
+        """Do these writes, in order. Raise Failed if the kernel refuses one, Wedged if it does not return from one."""
         for write in writes:
             try:
                 self.write(write)
@@ -135,12 +135,12 @@ class NodeIO:
                 raise Failed(write, error.strerror or "failed", ASK_THE_KERNEL) from error
 
     def refuse_use(self, name: str) -> None:
-        """Failed if somebody uses the function or mediated device with this name."""
+        """Raise Failed if the function or mediated device with this name is in use."""
         if (user := self.user(name)) is not None:
             raise Failed(name, f"is in use by {user}", "apply again when that has ended")
 
     def awaited(self, is_so: Callable[[], bool], looks: int, apart: float = _APART) -> bool:
-        """Return whether something becomes so, at one of so many looks."""
+        """Return whether `is_so` becomes true within `looks` looks, `apart` seconds from each other."""
         for look in range(looks):
             if look:
                 self.wait(apart)
@@ -150,44 +150,46 @@ class NodeIO:
 
 
 class NodeChange:
-    """A change of the node, a frozen value; as a string it says what it does."""
+    """A change of the node, a frozen value; as a string it describes itself."""
 
     @property
     def device(self) -> PCIAddress:
-        """The function whose lock the kernel holds meanwhile."""
+        """The function whose lock the kernel holds during the change."""
         raise NotImplementedError
 
     def is_needed(self, node: NodeIO) -> bool:
-        """Look at the users, and at what is there; False if there is nothing to do, Failed if it must not be done."""
+        """Look at the users and the present state. Return False if there is nothing to do; raise Failed if it must not
+        be done."""
         return True
 
     def before(self, journal: Journal) -> Journal:
-        """Return what is remembered before anything is done."""
+        """Return the journal as it has to be before the change begins."""
         return journal
 
     def do(self, node: NodeIO) -> "tuple[NodeChange, ...]":
-        """Do it and read it back; return the changes that undo it. Failed if that fails."""
+        """Do the change and read it back; return the changes that undo it. Raise Failed if that fails."""
         raise NotImplementedError
 
     def after(self, journal: Journal) -> Journal:
-        """Return what is remembered when it is done."""
+        """Return the journal for a change that is done."""
         return journal
 
     def undone(self, journal: Journal) -> Journal:
-        """Return what is remembered when it has failed, or was not begun, and nothing of it is left."""
+        """Return the journal for a change that failed or was not begun, and of which nothing is left."""
         return journal
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """The change that could not be done, and why; and what of it and of those before is `left`, with reasons."""
+    """The change that could not be done, and why; `left` has the parts of it and of earlier changes that remain, with
+    reasons."""
 
     change: NodeChange
     problem: Problem
     left: tuple[str, ...]
 
     def outcome(self, as_before: str) -> Problem:
-        """Return the problem, with what is left in its words, or `as_before` if nothing is."""
+        """Return the problem, naming what is left, or with `as_before` if nothing is."""
         subject, wrong, fix = self.problem
         left = f"not undone: {', '.join(self.left)}" if self.left else as_before
         return Problem(subject, f"{wrong}, and {left}", fix)
@@ -200,9 +202,9 @@ def carry_out(
     *,
     remember_first: bool = False,
 ) -> Shortfall | None:
-    """Do these changes, in order, and tell `done` of each. If one fails, those before it are undone, the last one
-    first; return what then is so, None if all are done. `remember_first`: all of them before the first is begun, where
-    what is there would not tell an interrupted change from none."""
+    """Do these changes, in order, and call `done` with each. If one fails, undo those before it, the last one first,
+    and return the Shortfall; None if all are done. `remember_first`: record all changes before the first begins, for
+    changes whose interruption the node's state does not show."""
     if remember_first:
         # Also where nothing changes: a journal that cannot be written stops everything.
         node.journal.write(reduce(lambda journal, change: change.before(journal), changes, node.journal.read()))
@@ -221,8 +223,8 @@ def carry_out(
 
 
 def do(node: NodeIO, change: NodeChange) -> tuple[NodeChange, ...]:
-    """Do a change; return what undoes it. Failed if it could not be done: nothing is left of it then, or what is left
-    stays remembered."""
+    """Do a change; return the changes that undo it. Raise Failed if it could not be done: then nothing of it is left,
+    or its entry stays in the journal."""
     if not change.is_needed(node):
         return ()
     node.journal.change(change.before)

@@ -1,17 +1,18 @@
-"""What gpu-plugin has changed of the node: what was before, to give it back, and what is ours, so that nothing is taken
-away that somebody else made. One file, and one lock.
+"""The changes that gpu-plugin made to the node: former drivers and settings, to restore them, and the things that are
+ours, so that nothing that somebody else made is removed. One file, and one lock.
 
     {"boot": "5f0e...", "version": 1,
      "former": {"0000:01:00.1": {"id": "10de:10f9", "driver": "snd_hda_intel", "override": null, "settings": {}}},
      "types": {"0000:41:00.4": {"number": 1155, "name": "NVIDIA L40S-24Q"}}, "mdevs": {},
      "functions": {"0000:41:00.0": 16}, "unprobed": []}
 
-A boot undoes all of it, so the file of another boot has nothing. An entry is written before the hardware is: after a
-crash it may name what was never done. What does not end with a boot has files of its own: who has which partition of
-the Fabric Manager, and what NVIDIA's driver alone knows of a card. So do the claims, which are the kubelet's.
+A boot undoes all changes, so the file of another boot counts as empty. An entry is written before the hardware is:
+after a crash it may name a change that was never done. Facts that outlive a boot have their own files: the owners of
+the Fabric Manager's partitions, and facts about a card that only NVIDIA's driver knows. So do the claims, which are the
+kubelet's.
 
 Version 0.1.0 wrote three files, `former-drivers.json`, `former-settings.json` and `vgpus.json`. They count until the
-next change, which takes over what they have.
+next change, which takes over their entries.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,8 +33,8 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What a function had before it was bound to vfio. Another card in the same slot has another PCI `id`. `settings`
-    are the former lines of files that bind changes, by name (`reset_method`)."""
+    """The driver, override and settings of a function before it was bound to vfio. Another card in the same slot has
+    another PCI `id`. `settings` are the former lines of files that bind changes, by name (`reset_method`)."""
 
     id: str
     driver: str | None
@@ -51,12 +52,12 @@ class VGPUType:
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """What gpu-plugin has changed in the boot with this ID.
+    """The changes that gpu-plugin made in the boot with this ID.
 
-    `former` has what functions had before vfio got them, by address. Ours are: the `types` of virtual functions that
-    are vGPUs, by address; the parents of the mediated devices `mdevs`, by UUID; and how many virtual `functions` were
-    turned on, by the card's address. `unprobed` are cards from whose new virtual functions the host's drivers are kept
-    while these are made.
+    `former` has the functions' former drivers, by address. gpu-plugin made the vGPUs in `types`, by their virtual
+    function's address, and the mediated devices in `mdevs`, their parents by UUID. `functions` has the number of
+    virtual functions that it turned on, by the card's address. `unprobed` are cards from whose new virtual functions
+    the host's drivers are kept while these are made.
     """
 
     boot: str
@@ -74,11 +75,11 @@ class Journal:
 
     @property
     def ours(self) -> frozenset[str]:
-        """The functions of which something is ours."""
+        """The functions with something that gpu-plugin made."""
         return frozenset((*self.types, *self.mdevs.values(), *self.functions, *self.unprobed))
 
     def with_entry(self, part: str, name: str, entry: object) -> "Journal":
-        """Return the journal with this entry in one of its mappings, `former` or another."""
+        """Return the journal with this entry in the mapping `part`, such as `former`."""
         return self._with(part, {**getattr(self, part), name: entry})
 
     def without(self, part: str, name: str) -> "Journal":
@@ -101,7 +102,7 @@ class Journal:
 
 
 def _require(*names: Iterable[str]) -> None:
-    """ValueError if one of these is no address."""
+    """Raise ValueError if one of these names is no address."""
     for each in names:
         for address in each:
             PCIAddress.parse(address)
@@ -115,7 +116,7 @@ class JournalFile:
     boot: str
 
     def read(self) -> Journal:
-        """Return the journal of this boot; Broken if a file is not what gpu-plugin wrote."""
+        """Return the journal of this boot; Broken if a file is not as gpu-plugin wrote it."""
         journal = self._file.recover() or Journal(self.boot)
         for older in (self._vgpus.recover(), self._older_former()):
             journal = journal if older is None else journal.over(older)
@@ -133,19 +134,19 @@ class JournalFile:
         return Journal(self.boot, former={**former, **kept})
 
     def write(self, journal: Journal) -> None:
-        """Replace the journal, whole or not at all; Refusal if it cannot be written. The disk has it then."""
+        """Replace the journal, whole or not at all; on return it is on the disk. Refusal if it cannot be written."""
         self._file.write(journal)
         for older in (self._vgpus, self._drivers, self._settings):
             older.remove()
 
     def change(self, change: Callable[[Journal], Journal]) -> None:
-        """Write what `change` makes of the journal; Refusal if it cannot be read or written."""
+        """Replace the journal by the one that `change` returns for it; Refusal if it cannot be read or written."""
         before = self.read()
         if (after := change(before)) != before:
             self.write(after)
 
     def alone(self) -> AbstractContextManager[int]:
-        """Keep every other change of this node out, and make the directory; Refusal if one is at work.
+        """Keep out every other change of this node, and make the directory; Refusal if another change is in progress.
 
         A child that hangs in the kernel has the lock too, and keeps it until the kernel lets go.
         """

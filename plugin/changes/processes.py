@@ -1,4 +1,4 @@
-"""What the node's processes hold, as /proc shows it: open device files, mounted file systems, swap."""
+"""Open device files, mounted file systems and swap of the node's processes, from /proc."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ class DeviceNumber(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """What the node's processes hold.
+    """The devices that the node's processes hold.
 
     `openers`: the processes that have a device open, (`Xorg (pid 812)`, ...), by its number. `mounts`: the mount points
     by device number, `259:2`, and by source, `/dev/nvme0n1p2`. `swaps`: the device files of swap. `nvidia_minors`: the
@@ -47,13 +47,13 @@ class Processes:
 
 
 def refuse_unseen(unseen: Problem | None) -> None:
-    """Refuse for this reason why some process could not be looked at, if there is one: it may use a card."""
+    """Raise Refusal if a process could not be looked at (`unseen` says why): it may use a card."""
     if unseen is not None:
         raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
 
 
 def read_processes(proc: Path) -> Processes:
-    """Look at every process in the directory that stands for /proc."""
+    """Read every process in the directory that stands for /proc."""
     if not proc.is_dir():
         nowhere = Problem(str(proc), "does not exist", "run on the node itself, with its /proc beside /sys")
         return Processes({}, {}, frozenset(), {}, nowhere)
@@ -107,15 +107,15 @@ def number_of(device_file: Path) -> DeviceNumber | None:
 
 
 def _places(process: Path) -> list[Path]:
-    """Return the directories that show what a process has: its own, or once its first thread has ended, those of the
-    threads that are left. A zombie has none."""
+    """Return the directories that show a process's files: its own or, once its first thread has ended, those of its
+    other threads. A zombie has none."""
     if _is_alive(process):
         return [process]
     return [thread for thread in (process / "task").iterdir() if _is_alive(thread)]
 
 
 def _is_alive(thread: Path) -> bool:
-    """Return whether a thread has not ended: the kernel answers EINVAL for the mounts of one that has."""
+    """Return whether a thread is alive: for the mounts of one that has ended the kernel answers EINVAL."""
     try:
         (thread / "mountinfo").open("rb").close()
     except OSError as error:
@@ -146,8 +146,8 @@ def _open_device(process: Path, descriptor: Path) -> DeviceNumber | None:
 
 
 def _is_without_devices(process: Path, descriptor: str) -> bool:
-    """Return whether a file is on a mount whose files are no devices (nodev), as all that users mount. Their FUSE gives
-    root no answer, or any error, for a file that is open there."""
+    """Return whether an open file is on a mount without devices (nodev), as are all mounts by users. A user's FUSE may
+    give root no answer, or any error, for a file that is open there."""
     information = dict(
         line.split(":", 1) for line in _text(process / "fdinfo" / descriptor).splitlines() if ":" in line
     )

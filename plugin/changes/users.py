@@ -1,5 +1,5 @@
-"""Who was given the node's devices: pods by the kubelet's list, also by other plugins, and ResourceClaims by the DRA
-driver's checkpoint."""
+"""The pods and ResourceClaims that were given the node's devices: pods by the kubelet's list, also through other
+plugins; claims by the DRA driver's checkpoint."""
 
 import re
 from collections import defaultdict
@@ -37,7 +37,8 @@ class Assignment:
 @dataclass(frozen=True, slots=True)
 class KubeletList:
     """The kubelet's list: all pods (`namespace/name`), and the devices that they have. `ids` has all IDs of each
-    resource of which a pod has a number (see `numbers_groups`); none if the kubelet does not tell them."""
+    resource of which a pod has an ID that is a number (see `numbers_groups`); empty if the kubelet does not tell
+    them."""
 
     pods: frozenset[str] = frozenset()
     assignments: frozenset[Assignment] = frozenset()
@@ -54,8 +55,8 @@ class CannotAsk(Refusal):
 
 @dataclass(frozen=True, slots=True)
 class DeviceHolder:
-    """A pod that has a device, by a line of the kubelet's list. `is_certain` is False if the line has a number that may
-    be something else than the device's IOMMU group."""
+    """A pod that has a device, by a line of the kubelet's list. `is_certain` is False if the line's ID is a number that
+    may not be the device's IOMMU group."""
 
     assignment: Assignment
     is_certain: bool
@@ -66,20 +67,20 @@ class DeviceHolder:
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """Who was given which functions and mediated devices: pods, each the more certain ones first, and ResourceClaims
-    (`namespace/name`). Whoever has any function of an IOMMU group has all of them."""
+    """The pods and ResourceClaims (`namespace/name`) that were given each function and mediated device, the more
+    certain pods first. Whoever has any function of an IOMMU group has all of them."""
 
     pods: Mapping[Name, tuple[DeviceHolder, ...]] = field(default_factory=dict)
     claims: Mapping[Name, tuple[str, ...]] = field(default_factory=dict)
 
     def holders(self, names: Iterable[Name]) -> tuple[DeviceHolder, ...]:
-        """Return the pods that have any of these, the more certain ones first."""
+        """Return the pods that have any of these devices, the more certain ones first."""
         holders = dict.fromkeys(holder for name in names for holder in self.pods.get(name, ()))
         return tuple(sorted(holders, key=_certain_first))
 
     def of(self, names: Iterable[Name]) -> Mapping[str, bool]:
-        """Return all users of these in words, `pod vms/a`, `ResourceClaim vms/gpu`, and whether each is certain; none
-        if nobody was given one of them."""
+        """Return all users of these devices in words, `pod vms/a`, `ResourceClaim vms/gpu`, and whether each is
+        certain; empty if nobody was given one."""
         names = tuple(names)
         pods = {str(holder): holder.is_certain for holder in self.holders(names)}
         return pods | {f"ResourceClaim {claim}": True for name in names for claim in self.claims.get(name, ())}
@@ -92,8 +93,8 @@ AskUsers: TypeAlias = Callable[[Host], Users]
 def users(host: Host, listed: KubeletList, claimed: Mapping[str, str]) -> Users:
     """Return the users of the host's devices. `claimed` has the claim for which a device is prepared, by its ID.
 
-    Other plugins use other IDs: NVIDIA's and Harvester's are addresses, also of a companion; KubeVirt's are numbers of
-    IOMMU groups; a mediated device's is its UUID. So did this plugin under another config.
+    Other plugins, and this one under another config, use other IDs: NVIDIA's and Harvester's are addresses, also of a
+    companion; KubeVirt's are numbers of IOMMU groups; a mediated device's is its UUID.
     """
     groups = _Groups.of(host)
     numbers = {
@@ -118,13 +119,13 @@ def users(host: Host, listed: KubeletList, claimed: Mapping[str, str]) -> Users:
 
 def numbers_groups(host: Host, all_ids: frozenset[str] | None, ids: frozenset[str]) -> bool | None:
     """Return whether the IDs of a resource are numbers of IOMMU groups, as KubeVirt's and NVIDIA's older plugins have
-    them for devices on vfio; None if that cannot be told.
+    them for devices on vfio; None if that is unclear.
 
     `all_ids` are all IDs of the resource, None if the kubelet does not tell them; pods have `ids` of it. Addresses and
-    UUIDs among them say nothing of the numbers. Any other ID that is no group of the node shows that the resource
+    UUIDs among them say nothing about the numbers. Any other ID that is no group of the node shows that the resource
     numbers something else. So do IDs from 0 to n - 1 without a gap, as k8s-rdma-shared-dev-plugin has them, if vfio has
-    no function of one of these groups. A group of a device that was taken from vfio, or IDs without a gap that all are
-    groups on vfio, may be either.
+    no function of one of these groups. The group of a device that left vfio, or IDs without a gap that are all groups
+    on vfio, may be either.
     """
     known = {each for each in all_ids or ids if address_or_none(each) is None and _uuid_or_none(each) is None}
     on_vfio = {f"{function.iommu_group}" for function in host.functions.values() if is_on_vfio(function)}
@@ -144,7 +145,7 @@ def is_number(device_id: str) -> bool:
 
 
 def _numbers(assignments: Iterable[Assignment]) -> Mapping[str, frozenset[str]]:
-    """Return the IDs that pods have of each resource of which a pod has a number."""
+    """Return the IDs that pods have, by resource, for resources of which a pod has an ID that is a number."""
     ids: dict[str, set[str]] = defaultdict(set)
     for assignment in assignments:
         ids[assignment.resource].add(assignment.device_id)
@@ -172,7 +173,8 @@ class _Groups:
         return cls({group: tuple(names) for group, names in members.items()}, group_of)
 
     def names(self, device_id: str) -> tuple[Name, ...]:
-        """Return the functions and mediated devices that belong to an ID; none for what only its plugin knows."""
+        """Return the functions and mediated devices that an ID stands for; none for an ID that only its plugin
+        knows."""
         if is_number(device_id):
             return self.members.get(int(device_id), ())
         name = address_or_none(device_id) or _uuid_or_none(device_id)

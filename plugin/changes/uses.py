@@ -1,4 +1,5 @@
-"""The uses of a function: which parts of it in sysfs are open, mounted, up or in a guest, and whom it was given to."""
+"""The uses of a function: its parts in sysfs that are open, mounted, up or in a guest, and the pods and claims that
+have it."""
 
 import errno
 import os
@@ -25,9 +26,9 @@ _NAMED = 3  # processes that have one file open
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A use of a function, in words. `passing`: by a process, which can be stopped. Any other use makes the function
-    the node's own (its console, its disk, its network), or a pod's or a claim's that it was given to. `is_certain` is
-    False if it may be no use of this function."""
+    """A use of a function, in words. `passing`: by a process, which can be stopped. By any other use the function is
+    the node's own (its console, its disk, its network), or a pod's or a claim's. `is_certain` is False if it may be no
+    use of this function."""
 
     what: str
     passing: bool
@@ -107,7 +108,8 @@ def _in_dev(dev: Path, node: str) -> DeviceNumber | None:
 
 
 def _claim(sys: Path, dev: Path, part: Part) -> str | None:
-    """Return why the kernel has a disk for itself, as an exclusive open shows, or why such an open is not possible."""
+    """Return why the kernel has a disk for itself, or why an exclusive open, which shows that, is not possible; else
+    None."""
     if part.subsystem != "block" or part.node is None or text(sys, f"{part.path}/partition") is not None:
         return None  # the whole disk answers for its partitions
     try:

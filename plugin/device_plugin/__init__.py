@@ -1,2 +1,3 @@
-"""`gpu-plugin serve`, the device plugin: what stands behind a resource (`offer`), the kubelet's API for one (`server`),
-registration of all (`kubelet`), metrics and health (`monitoring`); all of it together is the `daemon`."""
+"""`gpu-plugin serve`, the device plugin: the devices of a resource (`offer`), the kubelet's API for a resource
+(`server`), the registration of all resources (`kubelet`), metrics and health (`monitoring`), and the `daemon` that runs
+these."""

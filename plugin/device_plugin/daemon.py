@@ -39,7 +39,7 @@ async def run(
     """Serve until SIGTERM or SIGINT. ProgramError if something is wrong from the start.
 
     `own_pod` is this plugin's pod (`namespace/name`), None if unknown; a port is None if it is not served. `beside` are
-    the other servers on the watch.
+    further servers on the watch.
     """
     kubelet, ending = Kubelet(kubelet_dir, plugins_registry), asyncio.Event()
     failures: list[ProgramError] = []

@@ -51,7 +51,7 @@ _WORTH_A_WARNING = 5  # failures in a row
 
 
 async def serve(watch: Watch, kubelet: Kubelet, partitions: Partitions) -> None:
-    """Serve every resource of the node, also those that come later, until the watch is stopped."""
+    """Serve every resource of the node, also later ones, until the watch is stopped."""
     remove_dead_sockets(kubelet.sockets)
     serving: dict[str, _Serving] = {}
     tasks: dict[str, asyncio.Task[None]] = {}
@@ -186,7 +186,7 @@ class _Serving:
         return None
 
     async def _another_kubelet(self, before: SocketIdentity | None, at_most: float) -> bool:
-        """Wait until the kubelet's socket is another one than before; return False after so many seconds."""
+        """Wait until the kubelet's socket differs from `before`; return False after `at_most` seconds."""
         until = time.monotonic() + at_most
         while not self._ended:
             move = self._kubelet.next_move
@@ -219,7 +219,7 @@ class _Serving:
         return False
 
     def _is_void(self, ours: Path, identity: SocketIdentity | None) -> bool:
-        """True if the registration is lost, because the kubelet's socket or ours is another one."""
+        """True if the registration is lost: the kubelet's socket or ours is another one."""
         void = not ours.exists() or (identity is not None and identity_of(self._kubelet.socket) != identity)
         if void:
             _log.info("%s: the kubelet's socket or ours is another one; registering again", self._resource)
@@ -248,7 +248,7 @@ class _Serving:
 
 
 async def _wait(event: asyncio.Event, at_most: float) -> None:
-    """Wait for the event, or so many seconds."""
+    """Wait for the event, at most `at_most` seconds."""
     # Not wait_for, which in Python 3.11 swallows a cancellation that comes with the event.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(at_most):
@@ -256,7 +256,7 @@ async def _wait(event: asyncio.Event, at_most: float) -> None:
 
 
 def _pause(failures: int) -> float:
-    """Return the seconds to wait after so many failures in a row, never in step with other plugins."""
+    """Return the seconds to wait after a number of failures in a row, a random time so that plugins differ."""
     return min(_FIRST_PAUSE * 2.0**failures, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
 
 

@@ -15,8 +15,8 @@ def start(arguments: Sequence[str]) -> logging.Handler:
 
 
 def _as_a_line(record: logging.LogRecord) -> bool:
-    """Let every record pass, but without grpc's traceback for a client that went away while it was answered, or sent no
-    valid message (_handle_exceptions in grpc's aio/server.pyx.pxi). The end of a kubelet's stream is logged elsewhere.
+    """Let every record pass, but drop grpc's traceback for a client that left during the answer or sent no valid
+    message (_handle_exceptions in grpc's aio/server.pyx.pxi). The end of a kubelet's stream is logged elsewhere.
     """
     if record.name.startswith("grpc.") and record.exc_info:
         error = record.exc_info[1]

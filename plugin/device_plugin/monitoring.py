@@ -1,4 +1,4 @@
-"""What the daemon tells: Prometheus metrics, its health for the kubelet's probes, and the node as a page for people."""
+"""The daemon's pages: Prometheus metrics, its health for the kubelet's probes, and the node for people."""
 
 import asyncio
 import contextlib
@@ -32,8 +32,8 @@ _SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
 
 @contextlib.asynccontextmanager
 async def monitoring(watch: Watch, *, metrics: HTTPPort | None, health: HTTPPort | None) -> AsyncIterator[None]:
-    """Serve metrics on one of these ports, health and the node's page on the other, None for not at all. Refusal if a
-    port is taken."""
+    """Serve metrics on one of these ports, health and the node's page on the other; a port that is None is not served.
+    Refusal if a port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         if metrics is not None:
             await _serve(stack, "--metrics", metrics, {"/metrics": _metrics(watch)})
@@ -58,7 +58,7 @@ def _health(watch: Watch) -> Pages:
 
 
 def _node(watch: Watch) -> Callable[[], Answer]:
-    """Return the node's page. It is made once for each snapshot, however many ask."""
+    """Return the node's page. It is made once for each snapshot, however many clients ask."""
     latest: tuple[Snapshot, bool, Answer] | None = None
 
     def page() -> Answer:
@@ -81,7 +81,7 @@ def _node(watch: Watch) -> Callable[[], Answer]:
 
 
 def _metrics(watch: Watch) -> Callable[[], Answer]:
-    """Return the page for Prometheus. It is made at most every half second, however many ask."""
+    """Return the page for Prometheus. It is made at most every half second, however many clients ask."""
     # It imports http.server and ssl, which takes as long as all other imports together: only with --metrics.
     from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
@@ -98,7 +98,8 @@ def _metrics(watch: Watch) -> Callable[[], Answer]:
 
 
 class _Collector:
-    """Makes metrics of the snapshot. A device's metric has its reason, so that an alert can say which card and why."""
+    """Makes metrics of the snapshot. A device's metric has the reason for its state, so that an alert can name card and
+    reason."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch

@@ -1,4 +1,4 @@
-"""One resource as it is served: the devices that it lists, the best of the free ones, a container's answer."""
+"""One resource for the kubelet: its list of devices, the best free devices, and the answer for a container."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -25,7 +25,7 @@ _AFTER_THE_ANSWER = 0.1  # seconds
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     """Serves one resource. `registered`: the kubelet took the registration, None until it answers; `watched`: it has
-    opened ListAndWatch; `lost`: such a stream ended, and not by us. Calls `moved` when one of these changes.
+    opened ListAndWatch; `lost`: a stream of ListAndWatch ended, and not by us. Calls `moved` when one of these changes.
 
     `close` ends the streams, each with an empty list, so that the node's capacity goes down at once.
     """
@@ -105,12 +105,12 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     async def PreStartContainer(
         self, request: api.PreStartContainerRequest, context: Context
     ) -> api.PreStartContainerResponse:
-        """Decline: GetDevicePluginOptions says that no such call is needed."""
+        """Decline: GetDevicePluginOptions says that this call is not needed."""
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nothing is to be done before a container starts")
 
     def _report_soon(self, allocations: Iterable[Allocation]) -> None:
-        """Log allocations after the answer, and several in one line: writing a line takes as long as an allocation, and
-        pods wait for that."""
+        """Log allocations after the answer, several in one line: writing a line takes as long as an allocation, and
+        pods wait for both."""
         if not self._given:
             asyncio.get_running_loop().call_later(_AFTER_THE_ANSWER, self._report)
         self._given += [allocation.env for allocation in allocations]

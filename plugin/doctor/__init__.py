@@ -1,4 +1,4 @@
-"""`gpu-plugin doctor`: what stands between a node's devices and a guest, each thing with its fix."""
+"""`gpu-plugin doctor`: findings about what keeps a node's devices from guests, each with its fix."""
 
 from plugin.doctor.devices import of_device
 from plugin.doctor.finding import NodeFinding
@@ -8,7 +8,7 @@ from plugin.node.snapshot import Snapshot
 
 
 def examine(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
-    """Return all findings about the node, also OK ones, then what is wrong with devices, in the inventory's order."""
+    """Return all findings about the node, also OK ones, then those about devices, in the inventory's order."""
     devices = snapshot.inventory.devices
     return (
         *of_node(snapshot),

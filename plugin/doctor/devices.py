@@ -1,7 +1,7 @@
 """Findings about each device.
 
-Pure: from a snapshot to findings. They have the snapshot's reason in its own words, and add the steps against it, and
-troubles that keep no device from being offered: a card that cannot be reset between two guests, a BAR without a place.
+Pure: from a snapshot to findings. They repeat the snapshot's reason, and add steps to fix it. They also have troubles
+of devices that are offered nevertheless: a card that cannot be reset between two guests, a BAR without a place.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def size(number: int) -> str:
 
 
 def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
-    """Yield what is wrong with a device."""
+    """Yield the findings about a device."""
     details = snapshot.inspection.details.get(device.lead.address)
     yield from _viability(snapshot, device)
     yield from _left_behind(device)
@@ -119,8 +119,8 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
 
 
 def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
-    """Return the steps beside the fix. An IOMMU that is off is a finding of the node, and a mediated device is made
-    viable by its driver: both have none."""
+    """Return further steps beside the fix; none for a device without an IOMMU group, which is a finding about the node,
+    nor for a mediated device, which its driver makes viable."""
     if device.mdev is not None or device.iommu_group is None:
         return ()
     steps: tuple[str, ...] = ()
@@ -179,7 +179,8 @@ def _no_reset(snapshot: Snapshot, device: Device) -> NodeFinding:
 
 
 def _not_as_wanted(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
-    """Yield what the config wants of functions that vfio had before: it is written when vfio gets them."""
+    """Yield settings that the config wants and functions on vfio lack: they are written only when vfio gets a
+    function."""
     for function in filter(is_on_vfio, device.functions):
         card = card_of(snapshot.host, function.address)
         wanted = wanted_settings(snapshot.host, card, snapshot.config).get(function.address, NOTHING)
@@ -208,7 +209,7 @@ def _not_yet(check: Check, device: Device, function: Function, name: str, has: s
 
 
 def _errors(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
-    """Yield what the kernel has counted since it found each function: it may be old."""
+    """Yield the errors that the kernel has counted since it found each function: they may be old."""
     for function in device.functions:
         details = snapshot.inspection.details.get(function.address)
         if details is None or details.errors is None:
@@ -260,7 +261,7 @@ def is_the_nodes(snapshot: Snapshot, device: Device) -> bool:
 
 
 def is_for_parts(snapshot: Snapshot, device: Device) -> bool:
-    """True if guests get the device's parts and not the device, or it is itself a part that is to be made yet."""
+    """True if guests get the device's parts instead of the device, or if the device is a part that is not made yet."""
     made_yet = (NO_VGPU_YET, CUT_FOR_CLAIMS)
     return device.mdev is None and (device.withheld in made_yet or in_parts(snapshot.host, device.lead) is not None)
 
@@ -273,13 +274,13 @@ def has_no_reset(snapshot: Snapshot, details: Details) -> bool:
 
 
 def bus_is_reset_by_vfio(snapshot: Snapshot, device: Device) -> bool:
-    """True if VFIO can reset the device by its bus: all on that bus is part of the device, and it is not the root bus
-    (vfio_pci_dev_set_try_reset in drivers/vfio/pci/vfio_pci_core.c)."""
+    """True if VFIO can reset the device by its bus: all functions on the bus belong to the device, and it is not the
+    root bus (vfio_pci_dev_set_try_reset in drivers/vfio/pci/vfio_pci_core.c)."""
     return bool(device.lead.bridges) and not _strangers_on_the_bus(snapshot, device)
 
 
 def _strangers_on_the_bus(snapshot: Snapshot, device: Device) -> tuple[Function, ...]:
-    """Return the functions on a device's bus that are not part of it, and would be reset with it."""
+    """Return the functions on a device's bus that do not belong to it, and would be reset with it."""
     at = device.lead.address
     return tuple(
         function

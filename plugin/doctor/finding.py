@@ -8,7 +8,7 @@ from program.problem import Problem, Severity
 
 
 class Check(StrEnum):
-    """The subject of a finding: first those of the node, then those of each device."""
+    """The subject of a finding: first subjects of the node, then those of a device."""
 
     OFFER = "offer"
     SYSFS = "sysfs"
@@ -46,7 +46,7 @@ NODE = "the node"
 @dataclass(frozen=True, slots=True)
 class NodeFinding(program.finding.Finding):
     """A finding. The subject of its `problem` is the node, or a device's ID; the words go after "it". `steps` are
-    commands and alternatives beside the fix, one each."""
+    commands and alternatives beside the fix."""
 
     check: Check
     steps: tuple[str, ...] = ()

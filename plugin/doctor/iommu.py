@@ -1,7 +1,7 @@
-"""Findings about a node's IOMMU: whether it is on, and what turns it on there.
+"""Findings about a node's IOMMU: whether it is on, and how to turn it on.
 
-Pure: from a snapshot to findings. What helps depends on the processor, on how the firmware describes the machine, on
-the kernel's command line, and on what the kernel made of these.
+Pure: from a snapshot to findings. The fix depends on the processor, on how the firmware describes the machine, on the
+kernel's command line, and on the kernel's use of these.
 """
 
 from pci.host import Platform
@@ -25,12 +25,12 @@ _VENDORS = {
 
 
 def groups(snapshot: Snapshot) -> int:
-    """Return the number of IOMMU groups, without those that vfio made up."""
+    """Return the number of IOMMU groups, without the made-up ones of vfio's no-IOMMU mode."""
     return len(snapshot.host.groups.keys() - snapshot.host.noiommu)
 
 
 def processor(platform: Platform) -> str:
-    """Return what the node's processor is, in words."""
+    """Return the kind of the node's processor, in words."""
     return "an ARM processor" if platform.is_arm else _VENDORS.get(platform.cpu_vendor or "", "this processor")
 
 
@@ -58,8 +58,8 @@ def of_iommu(snapshot: Snapshot) -> NodeFinding:
 
 
 def why_there_is_none(platform: Platform) -> tuple[str, ...]:
-    """Return what is wrong, the fix, and perhaps a further step. The kernel's command line is looked at first, then the
-    units that the kernel has, the firmware's tables, and the hypervisor."""
+    """Return why there is no IOMMU, the fix, and perhaps further steps. Look first at the kernel's command line, then
+    at the kernel's IOMMU units, the firmware's tables, and the hypervisor."""
     if platform.is_arm:
         return _why_arm_has_none(platform)
     vendor, tables = platform.cpu_vendor or "", platform.iommu_tables
@@ -99,7 +99,8 @@ def why_there_is_none(platform: Platform) -> tuple[str, ...]:
 
 
 def _why_arm_has_none(platform: Platform) -> tuple[str, ...]:
-    """Return the same for ARM: there is no parameter, and the firmware says which IOMMU a PCIe bridge has."""
+    """Return why there is no IOMMU on ARM, and the fixes: there is no parameter, and the firmware says which IOMMU a
+    PCIe bridge has."""
     wrong = _not_for_pci(platform) if platform.iommus else "there is no IOMMU: the device tree names no SMMU"
     if platform.has_device_tree:
         return (

@@ -24,8 +24,8 @@ _PARAMETERS_OF_MODULES = ("iommu.", "iommufd.", "vfio.", "vfio_iommu_type1.", "v
 
 
 def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
-    """Return all findings about the node, also those that say that something is fine. What keeps VFIO from working is a
-    note on a node that has nothing for it."""
+    """Return all findings about the node, also OK ones. An error about VFIO is only a note on a node without devices
+    for it."""
     about_vfio = _about_vfio(snapshot)
     if not _has_gpus(snapshot):
         about_vfio = tuple(
@@ -57,7 +57,7 @@ def _about_vfio(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
 
 
 def parameters(platform: Platform) -> tuple[str, ...]:
-    """Return the parameters of the kernel's command line that have to do with passthrough, in its order."""
+    """Return the parameters of the kernel's command line that concern passthrough, in its order."""
     return tuple(
         parameter
         for parameter in platform.command_line or ()
@@ -67,7 +67,7 @@ def parameters(platform: Platform) -> tuple[str, ...]:
 
 
 def _mdevs(snapshot: Snapshot) -> Iterator[NodeFinding]:
-    """Yield what KubeVirt does to mediated devices: its CR cannot be seen from the node."""
+    """Yield a note on KubeVirt's handling of mediated devices: its CR cannot be seen from the node."""
     mdevs = snapshot.host.mdevs
     more = ", more when they are claimed" if any(card.mediated for card in snapshot.claimable) else ""
     if mdevs or more:
@@ -123,8 +123,8 @@ def _fabric(snapshot: Snapshot) -> Iterator[NodeFinding]:
 
 
 def _has_gpus(snapshot: Snapshot) -> bool:
-    """True if the node has a device that is anything but its own screen: of a server's BMC, another console, or the
-    processor's own GPU on its host's driver."""
+    """True if the node has a device beside its own screens: a server's BMC, another console, or the processor's own GPU
+    on its host's driver."""
     return any(
         device.mdev is not None or not (device.withheld in (BMC_SCREEN, CONSOLE) or is_the_nodes(snapshot, device))
         for device in snapshot.inventory.devices
@@ -298,7 +298,7 @@ def _device_nodes(snapshot: Snapshot) -> NodeFinding:
 
 
 def _memlock(platform: Platform) -> Iterator[NodeFinding]:
-    """Yield what the pod of a VM may lock of the memory; nothing if no process that tells was seen."""
+    """Yield a finding about how much memory a VM's pod may lock; nothing if the limit is unknown."""
     if platform.memlock is None:
         return
     process, limit = platform.memlock
@@ -314,7 +314,8 @@ def _memlock(platform: Platform) -> Iterator[NodeFinding]:
 
 
 def _huge_pages(transparent: TransparentPages) -> Iterator[NodeFinding]:
-    """Yield what the node's pages cost a VM with GPUs at its start; nothing of a setting that is not known."""
+    """Yield findings about the start time that the node's page settings cost a VM with GPUs; nothing about an unknown
+    setting."""
     directory = "/sys/kernel/mm/transparent_hugepage"
     cost = "a VM with GPUs and 128 GiB takes some 20 s more to start, by one thread"
     if transparent.for_private is False:

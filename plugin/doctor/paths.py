@@ -1,4 +1,4 @@
-"""Findings about the paths between cards: what a card's request to another card's memory goes through."""
+"""Findings about the paths between cards: the bridges that a card's request to another card's memory goes through."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ def _named(peers: Sequence[Function]) -> str:
 
 
 def _switch(snapshot: Snapshot, together: Sequence[Function]) -> str:
-    """Return what the switch does with requests from one of these to another, by ACS of the ports below it."""
+    """Return how the switch handles requests between these functions, by ACS of the ports below it."""
     read = snapshot.inspection.peer_to_peer
     ports = dict.fromkeys(bridge for peer in together for bridge in peer.bridges[2:])
     if not all(port in read for port in ports):

@@ -49,7 +49,7 @@ class Unanswered(Refusal):
 
 
 class Forbidden(Unanswered):
-    """The driver has not the right to ask that."""
+    """The driver lacks the right to this request."""
 
 
 class NotFound(Refusal):
@@ -57,7 +57,7 @@ class NotFound(Refusal):
 
 
 class Invalid(Unanswered):
-    """The API server takes no such object."""
+    """The API server takes no object of this form."""
 
 
 class Conflict(Refusal):
@@ -65,7 +65,7 @@ class Conflict(Refusal):
 
 
 class APIServer:
-    """Asks the API server. Each question raises Unanswered if it is not answered in time."""
+    """Asks the API server. Each request raises Unanswered if it is not answered in time."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -94,14 +94,14 @@ class APIServer:
         return str(node["metadata"]["uid"])
 
     async def claim(self, reference: Reference) -> Mapping[str, Any]:
-        """Return the claim of that name, which may have another UID; NotFound if there is none."""
+        """Return the claim with the reference's name, whose UID may differ; NotFound if there is none."""
         question = self._client.get(_CLAIMS, reference.name, namespace=reference.namespace)
         claim: Mapping[str, Any] = await _answer(f"claim {reference}", question)
         return claim
 
     async def claims(self, node: str) -> tuple[list[dict[str, Any]], str]:
-        """Return the claims with binding conditions of a node's devices, and the version of the list of all claims, to
-        watch from."""
+        """Return the claims with binding conditions of a node's devices, and the version of the list of all claims,
+        from which to watch."""
         listed = self._client.list(_CLAIMS, namespace=ALL_NS, chunk_size=_IN_A_PART)
         return await _answer("claims", _listed(listed, lambda each: has_conditions(each, node)))
 
@@ -116,7 +116,7 @@ class APIServer:
         return await _answer(f"slices of {node}", _listed(listed, lambda _: True))
 
     async def create(self, new: SliceObject) -> SliceObject:
-        """Create a slice; return it as the server has it. Conflict if one of its name exists."""
+        """Create a slice; return the server's version of it. Conflict if a slice of its name exists."""
         name = new["metadata"]["name"]
         return dict(await _answer(f"slice {name}", self._client.create(_SLICES.from_dict(new))))
 
@@ -140,8 +140,8 @@ class APIServer:
             yield changed
 
     async def claim_changes(self, version: str) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield each claim of the cluster that is written after this version of the list, as `changes` does; one that
-        is deleted has no status."""
+        """Yield each claim of the cluster that is written after this version of the list, as `changes` does; a deleted
+        claim has no status."""
         events = self._client.watch(
             _CLAIMS, namespace=ALL_NS, resource_version=version, server_timeout=int(_WATCHES_FOR)
         )
@@ -175,9 +175,9 @@ async def _watched(subject: str, events: AsyncIterable[tuple[str, Any]]) -> Asyn
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
-    """Ends an answer that is too long; of a watch, an event that is. A compressed one could become any length.
+    """Ends an answer, or a watch's event, that is too long. Refuses compressed ones, which could have any length.
 
-    Asks again if the server asks for that, and answers each error with a Status.
+    Asks again if the server requests that, and gives each error a Status.
     """
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -218,15 +218,15 @@ class _Answer(httpx2.AsyncByteStream):
 
 
 def _pause_before_the_next(response: httpx2.Response) -> int | None:
-    """Return the seconds after which to ask again; None if the server does not ask for that, or for long."""
+    """Return the seconds after which to ask again; None if the server does not request that, or for too long."""
     after = response.headers.get("Retry-After", "")
     is_passing = response.status_code == HTTPStatus.TOO_MANY_REQUESTS or response.is_server_error
     return int(after) if is_passing and after in map(str, range(_LONGEST_PAUSE + 1)) else None
 
 
 async def _with_status(response: httpx2.Response) -> httpx2.Response:
-    """Return an error with the Status that lightkube expects: the server's own, completed. Flow control answers in
-    plain text, and what stands before the API server may answer anything."""
+    """Return an error response with the Status that lightkube expects: the server's own, completed. Flow control
+    answers in plain text, and a proxy before the API server may answer anything."""
     text = (await response.aread()).decode(errors="replace")
     await response.aclose()
     try:
@@ -263,7 +263,7 @@ async def _answer(subject: str, question: Awaitable[T]) -> T:
 
 
 def _refused(subject: str, error: ApiError) -> Refusal:
-    """Return the error of an answer that is one: NotFound, Conflict, or Unanswered."""
+    """Return the error of an error response: NotFound, Conflict, or Unanswered."""
     code, message = error.status.code, str(error.status.message or "")[:_LONGEST_WORDS]
     words = " ".join(filter(None, (str(code), error.status.reason))) + (f": {message}" if message else "")
     match code:

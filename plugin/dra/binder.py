@@ -1,8 +1,8 @@
-"""Binds a claim's cards to vfio and gives them back to their drivers, as `gpu-plugin bind` and `unbind` do; makes its
-vGPUs and takes them away.
+"""Binds a claim's cards to vfio and gives them back to their drivers, as `gpu-plugin bind` and `unbind` do; makes and
+removes its vGPUs.
 
-Each call has a process of its own, which may wait for a driver without end. It is not killed for being late: it has the
-lock of all binders and remembers what it does, and the next binder says that it is at work.
+Each call has its own process, which may wait for a driver without end. It is not killed for being late: it holds the
+lock of all binders and records its changes, and the next binder says that it is at work.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 
 class Binder:
-    """Binds and unbinds cards of the node whose /sys is `sysfs`, and makes and removes vGPUs; former drivers and what
-    was made are kept in `state`. Lives in one event loop, and takes one call at a time. `durations` gets how long each
-    call took, by verb and outcome. Each call looks for users: `others` says who has what beside the claim."""
+    """Binds and unbinds cards of the node whose /sys is `sysfs`, and makes and removes vGPUs; the journal is in
+    `state`. Lives in one event loop, and takes one call at a time. `durations` gets the time of each call, by verb and
+    outcome. Each call looks for users: `others` returns all users beside the claim."""
 
     def __init__(
         self,
@@ -52,26 +52,26 @@ class Binder:
 
     async def bind(self, addresses: Iterable[str], config: Config, others: AskUsers) -> frozenset[str]:
         """Give the cards of these functions to vfio, all or none, as the config wants them; return the functions that
-        it did not have before. Refusal if they cannot be bound, StillAtWork if that is not known yet."""
+        vfio did not have before. Refusal if they cannot be bound, StillAtWork if that is not known yet."""
         functions = sorted(map(PCIAddress.parse, addresses))
         return await self._run(
             "bind", functions, partial(_rebind, self._roots, functions, partial(plan_bind, config=config), others)
         )
 
     async def unbind(self, addresses: Iterable[str], others: AskUsers) -> None:
-        """Give the cards of these functions back to their former drivers; Refusal and StillAtWork as for bind."""
+        """Give the cards of these functions back to their former drivers; Refusal and StillAtWork as in `bind`."""
         functions = sorted(map(PCIAddress.parse, addresses))
         await self._run("unbind", functions, partial(_rebind, self._roots, functions, plan_unbind, others))
 
     async def make_vgpu(self, name: str, card: str, kind: str, config: Config, others: AskUsers) -> None:
-        """Make a vGPU of the type with the name `kind` of a card: of its virtual function with this name, or the
-        mediated device with this name. Refusal and StillAtWork as for bind."""
+        """Make a vGPU of the type `kind` of a card: `name` is its virtual function's address, or the UUID of the
+        mediated device. Refusal and StillAtWork as in `bind`."""
         work = partial(_make, self._roots, config, named(name), PCIAddress.parse(card), kind, others)
         await self._run("make", [name], work)
 
     async def remove_vgpus(self, names: Iterable[str], config: Config, others: AskUsers) -> None:
-        """Take away these mediated devices, and what was made of these virtual functions; Refusal and StillAtWork as
-        for bind."""
+        """Remove these mediated devices (UUIDs) and the vGPUs of these virtual functions (addresses); Refusal and
+        StillAtWork as in `bind`."""
         vgpus = sorted(names)
         await self._run("remove", vgpus, partial(_remove, self._roots, config, [*map(named, vgpus)], others))
 
@@ -123,7 +123,8 @@ def _remove(roots: Roots, config: Config, vgpus: Sequence[Name], others: AskUser
 
 
 def _rebind(roots: Roots, functions: Sequence[PCIAddress], decide: Decide, others: AskUsers) -> frozenset[str]:
-    """In the child: have these cards bound as decided; return which functions have another driver now."""
+    """In the child: bind or unbind the cards of these functions as `decide` says; return the functions that have
+    another driver now."""
     os.umask(_FILES_FOR_ALL_TO_READ)
     plan = rebind(roots, lambda host: named_cards(host, functions), decide, others)
     return frozenset(str(move.address) for move in plan.moves)

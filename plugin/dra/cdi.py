@@ -26,7 +26,7 @@ _PREFIX = f"{DRIVER}-claim_"
 
 
 class Files:
-    """Where the files are: specifications in the runtime's directory `cdi`, metadata below the driver's own."""
+    """The places of the files: specifications in the runtime's directory `cdi`, metadata below the driver's own."""
 
     def __init__(self, cdi: Path, directory: Path) -> None:
         self._cdi = cdi
@@ -71,8 +71,8 @@ class Files:
             ) from error
 
     def are_whole(self, uid: str, requests: Iterable[str]) -> bool:
-        """Whether the claim has its specification, of these requests, and the file of each, and none is empty, torn or
-        another's."""
+        """Whether the claim has a specification of these requests and a file for each, all of them whole and its
+        own."""
         of_requests = {request: _read(self._file(uid, request)) for request in requests}
         match _read(self._specification(uid)):
             case {"kind": str(kind), "devices": [*devices]} if kind == _KIND:
@@ -131,7 +131,7 @@ class Files:
 
 
 def device_id(uid: str, request: str) -> str:
-    """Return the CDI device of a claim's request, by the name that the kubelet gets."""
+    """Return the name of the CDI device of a claim's request, for the kubelet."""
     return f"{_KIND}={_name(uid, request)}"
 
 
@@ -140,7 +140,7 @@ def _name(uid: str, request: str) -> str:
 
 
 def _read(file: Path) -> Any:
-    """Return a document that was written; None if there is none, or no whole one."""
+    """Return the document in a file; None if the file does not exist or is not whole."""
     try:
         return StateFile(path=file, of=json.loads, wrong="is no JSON", fix="").read()
     except Broken:

@@ -40,13 +40,13 @@ class PreparedDevice:
 
     @property
     def is_made(self) -> bool:
-        """Whether it is a vGPU that is made for the claim."""
+        """Whether the device is a vGPU that is made for the claim."""
         return self.name.startswith(PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prepared claim; `completed` is False while it is being prepared, and its pod has none of it."""
+    """A prepared claim; `completed` is False while it is being prepared and its pod has no device of it."""
 
     namespace: str
     name: str
@@ -68,7 +68,7 @@ class _Claims:
 
 
 def _checksum(document: Mapping[str, object]) -> str:
-    """Return the checksum of all other fields, also of those that this version does not know."""
+    """Return the checksum of all other fields, also of fields that this version does not know."""
     others = {name: each for name, each in document.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(others, sort_keys=True, default=asdict).encode()).hexdigest()
 
@@ -85,19 +85,19 @@ def _read(text: bytes) -> _Claims:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The file, below `directory`, as this boot has it."""
+    """The checkpoint file of this boot, below `directory`."""
 
     directory: Path
     boot: str
 
     def alone(self, at_most: float) -> AbstractAsyncContextManager[int]:
-        """Keep every other plugin of this node out until the block ends; Refusal if one is at work for longer than so
-        many seconds. The kernel gives up the lock with the process."""
+        """Keep out every other plugin of this node until the block ends; Refusal if another holds the lock for more
+        than `at_most` seconds. The kernel releases the lock when the process ends."""
         return locked_within(at_most, self.directory / "lock", "see that one's log", PLACE)
 
     def read(self) -> Mapping[str, Prepared]:
-        """Return the claims by UID; Broken if the file is not what was written. Lost is not
-        nothing here: claims of this boot may have cards."""
+        """Return the claims by UID; Broken if the file is not as it was written. A lost file does not count as empty:
+        claims of this boot may have cards."""
         kept = self._file.read()
         return {} if kept is None else kept.claims
 

@@ -1,5 +1,5 @@
-"""Which devices of the node a claim gets: those that the scheduler chose, and for a vGPU that it chose the virtual
-function of which it is made, or the UUID of the mediated device."""
+"""The devices of the node that a claim gets: those that the scheduler chose. A chosen vGPU gets the virtual function of
+which it is made, or the UUID of its mediated device."""
 
 from collections.abc import Mapping
 from uuid import UUID, uuid5
@@ -18,9 +18,8 @@ _MEDIATED = UUID("0b8e3c0c-9d0a-5f0e-8a44-5a1d6f6a6c35")
 def chosen(
     claim: DriverClaim, snapshot: Snapshot, before: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]
 ) -> tuple[PreparedDevice, ...]:
-    """Return the claim's devices, as an earlier attempt wrote them down `before` and with what is bound for them.
-    Refusal if the node has one of them not, if one of the `others` has it, or if a card has too few virtual
-    functions."""
+    """Return the claim's devices, with the functions to bind, as an earlier attempt recorded them (`before`). Refusal
+    if the node lacks a device, if one of the `others` has it, or if a card has too few virtual functions."""
     bound = {device.id: device.bound for device in before}
     by_name = {device_name(device): device for device in snapshot.inventory.published}
     ids = {**{name: device.id for name, device in by_name.items()}, **_to_make(claim, snapshot, before, others)}
@@ -53,8 +52,8 @@ def _to_bind(device: Device | None) -> tuple[str, ...]:
 def _to_make(
     claim: DriverClaim, snapshot: Snapshot, before: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]
 ) -> Mapping[str, str]:
-    """Return the virtual function of which each of the claim's vGPUs is made, by the vGPU's name: that of an earlier
-    attempt, or one that is no vGPU and nobody's; for a mediated device the UUID that it gets."""
+    """Return the address or UUID of each vGPU to make for the claim, by the vGPU's name: the virtual function of an
+    earlier attempt, or a free one that is no vGPU; for a mediated device the UUID that it gets."""
     cards = {vgpu.name: card for card in snapshot.claimable for vgpu in card.vgpus}
     ids = {device.name: device.id for device in before if device.is_made and device.name in cards}
     taken = {device.id for prepared in others.values() for device in prepared.devices} | {*ids.values()}
@@ -74,7 +73,7 @@ def _to_make(
 
 
 def _refuse_overlap(reference: Reference, devices: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]) -> None:
-    """Refusal if another claim has one of the devices: schedulers have given out devices twice (Kubernetes issues
+    """Raise Refusal if another claim has one of the devices: schedulers have given out devices twice (Kubernetes issues
     133602 and 141471)."""
     for other in others.values():
         for device in devices:

@@ -58,7 +58,7 @@ class DriverClaim:
 
 
 def check(reference: Reference) -> None:
-    """Refusal if the kubelet's names for a claim could not be parts of a file's name."""
+    """Raise Refusal if the kubelet's names for a claim cannot be parts of a file's name."""
     is_name = _LABEL.fullmatch(reference.namespace) and _SUBDOMAIN.fullmatch(reference.name)
     if not (is_name and _UID.fullmatch(reference.uid)):
         raise Refusal(
@@ -69,7 +69,8 @@ def check(reference: Reference) -> None:
 
 
 def ours(claim: Mapping[str, Any], node: str) -> list[Mapping[str, Any]]:
-    """Return the results of an API server's claim that are this node's devices; none if it is not allocated here."""
+    """Return the results of a claim (the API server's object) that are this node's devices; empty if it is not
+    allocated here."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
     results = (allocation.get("devices") or {}).get("results") or ()
     return _of_node(results, node)
@@ -85,7 +86,8 @@ def has_conditions(claim: Mapping[str, Any], node: str) -> bool:
 
 
 def awaits(claim: Mapping[str, Any], node: str) -> bool:
-    """Whether the scheduler waits for this node's devices: each has a condition, and neither is READY nor FAILED."""
+    """Whether the scheduler waits for a device of this node: it has binding conditions, and is neither READY nor
+    FAILED."""
     decided = {
         each.get("device")
         for each in _of_node((claim.get("status") or {}).get("devices") or (), node)

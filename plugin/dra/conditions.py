@@ -1,8 +1,8 @@
-"""Keeps the binding conditions that the slices promise (KEP-5007): the cards of a claim are bound, and its partition is
-activated, before its pod is on this node. If that fails, the scheduler places the pod elsewhere.
+"""Meets the binding conditions that the slices promise (KEP-5007): binds the cards of a claim and activates its
+partition before its pod is on this node. If that fails, the scheduler places the pod elsewhere.
 
-Claims cannot be selected by their node, so all claims of the cluster are watched, and only where a device is bound or
-activated for its claim.
+Claims cannot be selected by node, so all claims of the cluster are watched, but only on nodes where devices are bound
+or partitions activated for claims.
 """
 
 import asyncio
@@ -26,9 +26,10 @@ _PAUSE = 2.0  # seconds between two attempts
 
 
 class Conditions:
-    """Watches claims while `is_ours` says that this plugin is the node's. Lives in the watch's event loop.
+    """Watches claims while `is_ours` says that this plugin serves the node. Lives in the watch's event loop.
 
-    `are_kept` is False while nobody would set a condition: with one in its slice, a card would be for no pod.
+    `are_kept` is False while nobody would set the conditions: then a card with a condition in its slice would reach no
+    pod.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Conditions:
         self._trouble = Trouble(_log, logging.WARNING, "cards are bound only when their pods are on this node")
 
     async def keep(self) -> None:
-        """Keep the conditions until the watch is stopped."""
+        """Meet the conditions until the watch is stopped."""
         while not self._watch.stopped:
             if self._is_wanted():
                 try:
@@ -98,8 +99,8 @@ class Conditions:
             _log.error("the conditions of claim %s are not kept", uid, exc_info=defect)
 
     async def _fulfil(self, reference: Reference) -> None:
-        """Make the claim ready, or say that it cannot be, until it does not await that any more; take back what a pod
-        did not come for."""
+        """Make the claim ready, or write why that fails, until it no longer waits for that; take back a claim whose pod
+        did not come."""
         while self._is_ours():
             try:
                 claim = await self._claim(reference)
@@ -127,7 +128,7 @@ class Conditions:
         return claim if claim["metadata"]["uid"] == reference.uid else {}
 
     async def _attempted(self, reference: Reference, claim: Mapping[str, Any]) -> States | None:
-        """Return the states of the claim's devices after an attempt; None if it goes on."""
+        """Return the states of the claim's devices after an attempt; None if the attempt goes on."""
         try:
             devices = await self._claims.make_ready(read_claim(reference, claim, self._node))
         except StillAtWork:

@@ -1,4 +1,4 @@
-"""A claim's devices as changes of the node: its cards go to vfio and its vGPUs are made, and both are given back."""
+"""A claim's devices as changes of the node: binds its cards to vfio, makes its vGPUs, and takes both back."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,8 +11,8 @@ from plugin.watch.watch import Watch
 
 
 class ClaimDevices:
-    """Lives in the watch's event loop, and looks at the node again after each change. `others` are all prepared claims
-    beside the one whose devices are changed: nothing that one of them or a pod has is touched."""
+    """Changes devices for claims. Lives in the watch's event loop, and looks at the node again after each change.
+    `others` are all prepared claims beside the changed one: their devices and those of pods are not touched."""
 
     def __init__(self, watch: Watch, binder: Binder) -> None:
         self._watch = watch
@@ -24,8 +24,8 @@ class ClaimDevices:
         before: tuple[PreparedDevice, ...],
         others: Mapping[str, Prepared],
     ) -> tuple[PreparedDevice, ...]:
-        """Bind the devices to vfio, and return them as they are then. Functions that were bound `before` are the
-        claim's too. ProgramError if that fails."""
+        """Bind the devices to vfio, and return them with the functions bound for the claim, including those bound
+        `before`. ProgramError if that fails."""
         functions = [address for device in devices for address in device.bound]
         if not functions:
             return devices
@@ -49,19 +49,19 @@ class ClaimDevices:
             await self._watch.look_again()
 
     async def give_back(self, device: PreparedDevice, others: Mapping[str, Prepared]) -> None:
-        """Give a device that was bound back to its driver, or take away its vGPU; ProgramError if that fails."""
+        """Give a bound device back to its driver, or remove a made vGPU; ProgramError if that fails."""
         if device.is_made:
             await self.remove([device.id], others)
         elif device.bound:
             await self._binder.unbind(device.bound, self._users(others))
 
     async def remove(self, vgpus: Iterable[str], others: Mapping[str, Prepared]) -> None:
-        """Take away the vGPUs with these IDs; ProgramError if that fails."""
+        """Remove the vGPUs with these IDs; ProgramError if that fails."""
         await self._binder.remove_vgpus(vgpus, self._watch.snapshot.config, self._users(others))
         await self._watch.look_again()
 
     def _users(self, others: Mapping[str, Prepared]) -> AskUsers:
-        """Return who has what: pods by the kubelet's last list, and the other claims."""
+        """Return a function for the users of devices: pods by the kubelet's last list, and the other claims."""
         snapshot = self._watch.snapshot
         listed = KubeletList(assignments=snapshot.assignments or frozenset(), ids=snapshot.resource_ids)
         return partial(users, listed=listed, claimed=claimed(others))

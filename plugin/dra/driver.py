@@ -40,7 +40,7 @@ _ENDS_WITHIN = 5.0  # seconds, for claims that are being prepared
 
 
 async def drive(watch: Watch, partitions: Partitions, settings: DriverSettings) -> None:
-    """Be the node's driver until the watch is stopped; ProgramError if the driver cannot be started."""
+    """Run the node's driver until the watch is stopped; ProgramError if the driver cannot be started."""
     watch.counters.watched[DRIVER] = False
     registry = kubelet_directory(settings.registry, "plugins_registry", "--plugins-registry")
     async with APIServer.connected(settings.kubeconfig) as api:
@@ -67,7 +67,7 @@ class _Socket:
         self.path = registry / f"{_SOCKETS}{secrets.token_hex(4)}.sock"
 
     def is_the_youngest(self) -> bool:
-        """Whether the socket exists, and no other driver of this node has begun later."""
+        """Whether the socket exists, and no other driver of this node has started later."""
         ours = identity_of(self.path)
         if ours is None:
             return False
@@ -79,7 +79,7 @@ class _Socket:
 
 
 async def _serve(watch: Watch, node: str, claims: Claims, statuses: Statuses, socket: _Socket) -> None:
-    """Serve on the socket, and again whenever it is taken away."""
+    """Serve on the socket, and again whenever the socket is removed."""
 
     def hear(registered: bool) -> None:
         watch.counters.watched[DRIVER] = registered

@@ -1,7 +1,6 @@
-"""Prepare and Unprepare: a claim's cards to its pod, and back; one claim at a time, on the whole node.
+"""Prepare and Unprepare: give a claim's devices to its pod and take them back, one claim of the node at a time.
 
-Each step is written down before it is begun, so that the next attempt, also after a crash, can finish it or take it
-back.
+Each step is recorded before it begins, so that the next attempt, also after a crash, can finish or undo it.
 """
 
 import asyncio
@@ -60,8 +59,8 @@ class DriverSettings:
 class Claims:
     """The node's claims. Lives in the watch's event loop.
 
-    `is_begun` is set when a claim has been begun and is not prepared yet, which is for a reconcile to look at unless it
-    is asked for again within `asked_again` seconds.
+    `is_begun` is set when a claim has been begun and is not prepared yet: a reconcile takes it back, unless it is
+    requested again within `asked_again` seconds.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Claims:
             self._tell(self._read())
 
     def _read(self) -> Mapping[str, Prepared]:
-        """Read the checkpoint; Broken if that is not possible, and all devices of claims are unhealthy until it is."""
+        """Read the checkpoint; Broken if that is not possible: all devices of claims are unhealthy until it is."""
         try:
             claims = self._checkpoint.read()
         except Broken as error:
@@ -109,7 +108,7 @@ class Claims:
         return claims
 
     async def prepare(self, reference: Reference) -> tuple[PreparedDevice, ...]:
-        """Give the claim's devices of this node to its pod, and return them: the same again when called again.
+        """Give the claim's devices of this node to its pod, and return them; a second call returns the same.
         ProgramError, naming claim or card, if the pod cannot have them; StillAtWork if that takes long."""
         check(reference)
         work = partial(self._prepare_allocated, reference)
@@ -128,9 +127,9 @@ class Claims:
                 self._tell_begun(reference.uid)
 
     async def make_ready(self, claim: DriverClaim) -> tuple[PreparedDevice, ...]:
-        """Bind the claim's cards and have its partition activated before its pod is on this node, for which `prepare`
-        finishes it. ProgramError if that is not possible: a card that cannot be bound is unhealthy for some minutes,
-        since the scheduler would choose it again."""
+        """Bind the claim's cards and activate its partition before its pod is on this node; `prepare` does the rest.
+        ProgramError if that is not possible: a card that cannot be bound is unhealthy for some minutes, since the
+        scheduler would choose it again."""
         check(claim.reference)
         async with self._alone():
             try:
@@ -160,7 +159,8 @@ class Claims:
                 self.is_begun.set()
 
     async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:
-        """Return what the claim's pod has, which does not depend on the API server's being there."""
+        """Return the devices that the claim's pod has already: they do not depend on the API server. Raise `unanswered`
+        if it has none."""
         async with self._alone():
             known = self._read().get(uid)
             if known is None or not self._is_given(uid, known):
@@ -168,7 +168,7 @@ class Claims:
             return known.devices
 
     def _is_given(self, uid: str, known: Prepared) -> bool:
-        """Whether the claim's pod may run, and its containers start again."""
+        """Whether the claim's pod may run, and its containers may start again."""
         return known.completed and self._files.are_whole(uid, {device.request for device in known.devices})
 
     def _tell_begun(self, uid: str) -> None:
@@ -181,7 +181,7 @@ class Claims:
     async def _prepare(
         self, claim: DriverClaim, claims: dict[str, Prepared], *, is_here: bool
     ) -> tuple[PreparedDevice, ...]:
-        """`is_here`: the claim's pod is on this node."""
+        """Prepare the claim's devices and return them. `is_here`: the claim's pod is on this node."""
         uid = claim.reference.uid
         known = claims.pop(uid, None)
         wanted = {(result.request, result.device) for result in claim.results}
@@ -229,9 +229,9 @@ class Claims:
         is_given: bool,
         is_here: bool,
     ) -> tuple[PreparedDevice, ...]:
-        """Check, write down and bind the claim's devices or make its vGPUs, and write their files if its pod `is_here`.
-        `before` is what an earlier attempt wrote down; `is_given`: a pod may have them. ProgramError if any of it
-        fails."""
+        """Check and record the claim's devices, bind them or make its vGPUs, and write their files if its pod
+        `is_here`. `before` are the devices that an earlier attempt recorded; `is_given`: a pod may have them.
+        ProgramError if a step fails."""
         uid = claim.reference.uid
         await self._watch.look_again(uses=True)
         snapshot = self._watch.snapshot
@@ -259,8 +259,8 @@ class Claims:
             self.recall()
 
     async def _give_back(self, uid: str) -> None:
-        """Give the devices that were bound for a claim back to their drivers and take away its vGPUs, and write that
-        down. ProgramError, at the end, for those with which that fails: they are unhealthy until it does not."""
+        """Give the devices that were bound for a claim back to their drivers, remove its vGPUs, and record both.
+        ProgramError, at the end, for devices with which that fails: they are unhealthy until it succeeds."""
         claims = dict(self._read())
         others = {each: prepared for each, prepared in claims.items() if each != uid}
         errors: list[ProgramError] = []
@@ -302,7 +302,7 @@ class Claims:
         self._files.write(claim, allocations, described, env, self._node)
 
     async def unprepare(self, reference: Reference) -> None:
-        """Take back all that the claim has, if anything; ProgramError if that fails."""
+        """Take back all devices, files and partitions of the claim, if any; ProgramError if that fails."""
         check(reference)
         await self._tasks.stop("prepared", reference.uid)
         work = partial(self._take_back_alone, reference.uid)
@@ -327,7 +327,8 @@ class Claims:
             _log.info("unprepared claim %s", known, extra={"claim": str(known)})
 
     async def _take_back_if_it_can(self, uid: str) -> bool:
-        """Take back a claim, or log why not: it stays in the checkpoint then, for the next attempt."""
+        """Take back a claim; if that fails, log why and return False: it stays in the checkpoint, for the next
+        attempt."""
         try:
             await self._take_back(uid)
         except ProgramError as error:
@@ -336,8 +337,8 @@ class Claims:
         return True
 
     async def reconcile(self) -> bool:
-        """Take back claims that were begun and are not asked for any more, files and partitions of claims that are not
-        prepared, and claims that the API server has not had for some minutes. Return whether nothing of that is left.
+        """Take back begun claims that are no longer requested, files and partitions of claims that are not prepared,
+        and claims that the API server has lacked for some minutes. Return whether nothing is left to take back.
         ProgramError if the checkpoint cannot be read, or the API server does not answer."""
         now = asyncio.get_running_loop().time()
         async with self._alone():
@@ -368,7 +369,7 @@ class Claims:
         return all(done) and not self._asked and not self._unbound
 
     async def _remove_nobodys_vgpus(self) -> bool:
-        """Take away the vGPUs that were made for a claim, and that no claim has: the checkpoint was removed. Return
+        """Remove vGPUs that were made for a claim and that no claim has, since the checkpoint was removed. Return
         whether none is left."""
         snapshot = self._watch.snapshot
         claims = self._read()

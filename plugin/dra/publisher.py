@@ -1,7 +1,7 @@
-"""Keeps the node's slices at the API server like the node: they are written only if they differ.
+"""Keeps the node's slices at the API server up to date: writes them only if they differ from the node.
 
 The server's slices are compared with the wanted ones, also after a failed attempt or another client's edit. Slices are
-never deleted because something could not be read, nor when the plugin ends: another plugin may have begun.
+never deleted because a read failed, nor when the plugin ends: another plugin may have started.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ _MOST = 1 << 62  # a generation is an int64
 
 
 class Publisher:
-    """Publishes what the watch sees of a node. `is_ours` says whether this plugin writes the slices: the younger of two
-    does in a rolling update. `keeps_conditions` says whether binding conditions would be set."""
+    """Publishes the watch's snapshots of a node. `is_ours` says whether this plugin writes the slices: in a rolling
+    update the younger of two does. `keeps_conditions` says whether binding conditions would be set."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Publisher:
             await _first(pause * random.uniform(0.5, 1.0), self._watch.ending.wait())  # noqa: S311 (no secret)
 
     async def publish(self) -> str:
-        """Write what differs; return the version that the server's list had. ProgramError if that fails."""
+        """Write the slices that differ; return the version of the server's list. ProgramError if that fails."""
         if self._uid is None:
             self._uid = await self._api.node_uid(self._node)
         listed, version = await self._api.slices(self._node)
@@ -118,7 +118,7 @@ class Publisher:
         return [self._taken(each) for each in wanted]
 
     def _taken(self, each: SliceObject) -> SliceObject:
-        """Return a slice without what the API server drops, or nobody would do."""
+        """Return a slice without fields that the API server drops, and without conditions that nobody would set."""
         if not (self._takes_conditions and self._keeps_conditions()):
             each = _without_conditions(each)
         return each if self._takes_taints else _without_tainted(each)
@@ -133,7 +133,7 @@ class Publisher:
         return _as_compared(has) == _as_compared(wanted)
 
     async def _write(self, new: SliceObject, has: SliceObject | None) -> None:
-        """Write a slice in place of the one that the server has of its name, if any."""
+        """Write a slice in place of `has`, the server's slice of that name, if any."""
         name = new["metadata"]["name"]
         new = self._taken(new)
         counts = "sharedCounters" in new["spec"] or _has(new, "consumesCounters")
@@ -197,7 +197,7 @@ class Publisher:
 
 
 async def _first(at_most: float | None, *waiting: Coroutine[Any, Any, object]) -> None:
-    """Wait for the first of these, or so many seconds; the others are cancelled."""
+    """Wait for the first of these coroutines, at most `at_most` seconds; cancel the others."""
     tasks = [asyncio.ensure_future(each) for each in waiting]
     try:
         done, _ = await asyncio.wait(tasks, timeout=at_most, return_when=asyncio.FIRST_COMPLETED)

@@ -30,7 +30,7 @@ _HEALTH_HOLDS = 60
 
 
 class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
-    """Prepares and unprepares claims. The answer has for every claim its devices, or why it has none."""
+    """Prepares and unprepares claims. The answer has, for every claim, its devices or an error."""
 
     def __init__(self, claims: Claims, statuses: Statuses, node: str, counters: Counters) -> None:
         self._claims = claims

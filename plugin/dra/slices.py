@@ -1,8 +1,7 @@
 """A node's devices as ResourceSlices, from which the scheduler chooses.
 
-One device of the inventory is one device here, also while a pod has it. An unhealthy device stays, with a taint, so
-that a claim that has it does not refer to an unknown device. A team's device has a taint, which the team's claims
-tolerate.
+Each device of the inventory is one device in the slices, also while a pod has it. An unhealthy device stays, with a
+taint, so that no claim refers to an unknown device. A team's device has a taint that the team's claims tolerate.
 """
 
 import re
@@ -47,12 +46,12 @@ class OwningNode:
 
 
 def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1, counters: bool = True) -> list[SliceObject]:
-    """Return the slices of the node's devices, and behind them those of the counters by which vGPUs of one card exclude
+    """Return the slices of the node's devices, and after them the slices of counters by which vGPUs of one card exclude
     each other; one slice without devices if the node has none. Without `counters` the vGPUs that are made when claimed
     are left out.
 
-    By the `generation` of a pool the scheduler knows whether it has seen all its slices. The scheduler takes the first
-    devices that fit, so their order decides.
+    The `generation` of a pool tells the scheduler whether it has seen all slices. The scheduler takes the first devices
+    that fit, so their order decides.
     """
     devices = [device_of(snapshot, device, node.name) for device in in_order(snapshot)]
     sets: list[SliceObject] = []
@@ -139,7 +138,7 @@ def _counters(values: Mapping[str, int]) -> dict[str, Any]:
 
 def in_order(snapshot: Snapshot) -> list[Device]:
     """Return the devices that DRA serves in the order in which the scheduler is to take them: first the GPUs of a board
-    with NVSwitches, so that its partitions stay whole (Board.order), then the others by address."""
+    with NVSwitches, in an order that keeps its partitions whole (Board.order), then the others by address."""
     board, published = snapshot.board, snapshot.inventory.published
     if board is None:
         return list(published)
@@ -154,7 +153,7 @@ def in_order(snapshot: Snapshot) -> list[Device]:
 
 
 def slice_name(node: str, number: int) -> str:
-    """Return the name of the node's slice of that number, which two plugins of one node share."""
+    """Return the name of the node's slice `number`; two plugins of one node use the same names."""
     end = f"-{words.DRIVER}-{number}"
     return f"{node[: _LONGEST_NAME - len(end)]}{end}"
 
@@ -197,7 +196,7 @@ def attributes(
     """Return the known attributes of the device (pci.slices has their names).
 
     A card has a UUID only with the name of its `node` (pci.slices.place_uuid). `place` is its place on a board with
-    NVSwitches, `identity` what NVML calls it.
+    NVSwitches, `identity` its UUID and name from NVML.
     """
     lead = device.lead
     is_part = device.mdev is not None or device.is_of_claim
@@ -258,5 +257,5 @@ def _with_seller(name: str, vendor_id: int) -> str:
 
 
 def taint_value(text: str) -> str:
-    """Return why a device cannot be handed out, as a label's value: `is-bound-to-snd_hda_intel`."""
+    """Return the reason why a device cannot be handed out, as a label's value: `is-bound-to-snd_hda_intel`."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:_LONGEST_TAINT].strip("-_.")

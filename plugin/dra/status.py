@@ -1,6 +1,6 @@
-"""The status of each device in its claim (KEP-4817), which says by name what the driver did with it. Two of the
-conditions there are the binding conditions of the slices (KEP-5007): the scheduler waits for READY before it binds the
-claim's pod to the node, and after FAILED takes other devices.
+"""The status of each device in its claim (KEP-4817): what the driver did with the device. Two of the conditions there
+are the binding conditions of the slices (KEP-5007): the scheduler waits for READY before it binds the claim's pod to
+the node, and after FAILED takes other devices.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ _LONGEST = 1000  # characters of a condition's message, of 32768
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """What became of a device: READY or not, FAILED or not, the reason in one word, and more for people (`message`) and
-    programs (`data`)."""
+    """The state of a claim's device: READY or not, FAILED or not, the reason in one word, and more for people
+    (`message`) and programs (`data`)."""
 
     is_ready: bool
     is_failed: bool
@@ -55,7 +55,7 @@ def of_devices(devices: Iterable[PreparedDevice], reason: str) -> States:
 
 
 def of_error(error: ProgramError) -> States:
-    """Return the state of all devices of a claim that does not get them, or not yet."""
+    """Return the states of all devices of a claim that does not get them, or not yet."""
     goes_on = isinstance(error, StillAtWork)
     reason = "StillAtWork" if goes_on else "Refused"
     state = DeviceStatus(is_ready=False, is_failed=not goes_on, reason=reason, message=str(error)[:_LONGEST])
@@ -101,7 +101,7 @@ class Statuses:
         self._trouble = Trouble(_log, logging.WARNING, "what was done with devices is not written into their claims")
 
     async def write(self, reference: Reference, states: States) -> None:
-        """Write the states into the claim, unless it has them; ProgramError if that fails."""
+        """Write the states into the claim, unless it has them already; ProgramError if that fails."""
         for _ in range(_TRIES):
             claim = await self._api.claim(reference)
             if claim["metadata"]["uid"] != reference.uid:
@@ -117,7 +117,7 @@ class Statuses:
             return
 
     def write_soon(self, reference: Reference, states: States) -> None:
-        """Write the states without waiting, once; only the latest of a claim matter."""
+        """Write the states in the background, trying once; only the latest states of a claim matter."""
         if (older := self._writing.get(reference.uid)) is not None:
             older.cancel()
         task = self._writing[reference.uid] = asyncio.create_task(self._write_if_it_can(reference, states))

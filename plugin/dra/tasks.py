@@ -1,4 +1,4 @@
-"""Work that takes longer than the kubelet waits: the kubelet is answered in time, and the work goes on."""
+"""Tasks that take longer than the kubelet waits: the kubelet gets an answer in time, and the task goes on."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,20 +14,20 @@ _ANSWERED_WITHIN = 40.0
 
 
 class StillAtWork(Refusal):
-    """What was asked for is not done yet, and goes on."""
+    """The requested work is not done yet, and goes on."""
 
 
 class ClaimTasks:
-    """The work in progress, by a verb (`prepared`) and a UID; whoever asks for it again joins in. Lives in one event
-    loop."""
+    """The tasks in progress, by a verb (`prepared`) and a UID; a second request for a task joins the first. Lives in
+    one event loop."""
 
     def __init__(self, *, within: float = _ANSWERED_WITHIN) -> None:
         self._within = within
         self._tasks: dict[tuple[str, str], asyncio.Task[Any]] = {}
 
     async def run(self, verb: str, uid: str, subject: str, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Begin the work unless it is in progress, and return what it returns. StillAtWork if it takes too long,
-        Refusal if it is stopped."""
+        """Begin the task unless it is in progress, and return its result. StillAtWork if it takes too long, Refusal if
+        it is stopped."""
         task: asyncio.Task[T] | None = self._tasks.get((verb, uid))
         if task is None:
             task = self._tasks[verb, uid] = asyncio.create_task(begin())
@@ -42,7 +42,7 @@ class ClaimTasks:
         return task.result()
 
     async def stop(self, verb: str, uid: str) -> None:
-        """Stop the work where it is, if it is in progress."""
+        """Cancel the task, if it is in progress."""
         if (task := self._tasks.get((verb, uid))) is not None:
             task.cancel()
             await asyncio.wait({task})

@@ -12,7 +12,7 @@ _LONGEST = 4096  # bytes of a value
 
 def cordons_of(node: str, directory: Path) -> Mapping[PCIAddress, Cordon]:
     """Return the node's cards that are out of service, by address; Refusal if the directory cannot be read. A card
-    whose file cannot be read is out of service as well."""
+    whose file cannot be read counts as out of service."""
     try:
         names = sorted(path.name for path in directory.iterdir())
     except OSError as error:

@@ -10,14 +10,14 @@ from pci.host import Errors
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounts:
-    """What was counted at the `first` look at each function, and what is `now`."""
+    """The counts at the `first` look at each function, and those `now`."""
 
     first: Mapping[PCIAddress, Errors] = field(default_factory=dict)
     now: Mapping[PCIAddress, Errors] = field(default_factory=dict)
 
     def then(self, now: Mapping[PCIAddress, Errors]) -> Self:
-        """Return the counts after another look. A function that was not seen now stays as it was; one whose counters
-        began anew, since it was removed and found again, has its first look now."""
+        """Return the counts after another look, whose counts are `now`. A function without counts keeps its last ones;
+        for a function whose counters restarted, since it was removed and found again, this is the first look."""
         first = {
             address: errors if any(map(int.__lt__, errors, self.first.get(address, errors))) else self.first[address]
             for address, errors in now.items()

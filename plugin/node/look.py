@@ -47,9 +47,9 @@ _RESETS_END_WITHIN = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDirectories:
-    """The directories that stand for /sys, /dev and /proc, None for one that is not looked at; and `state`, which has
-    the journal, NVML's UUIDs, module IDs and the owners of partitions. `node` is the node's name, if it is known;
-    `cordons` has a file for each card of the cluster that is out of service."""
+    """The directories that stand for /sys, /dev and /proc, None for one that is not read; and `state`, with the
+    journal, NVML's UUIDs, module IDs and the owners of partitions. `node` is the node's name, if it is known; `cordons`
+    has a file for each card of the cluster that is out of service."""
 
     sys: Path
     dev: Path | None
@@ -60,7 +60,7 @@ class NodeDirectories:
 
     @property
     def roots(self) -> Roots:
-        """Where a binder looks. What is not looked at for anything else is beside /sys."""
+        """The directories for a binder; one that is None here is taken from beside /sys."""
         beside = Roots.beside(self.sys, self.state)
         return replace(beside, dev=self.dev or beside.dev, proc=self.proc or beside.proc)
 
@@ -74,12 +74,13 @@ async def look(
     *,
     uses: bool = True,
 ) -> Snapshot:
-    """Return the `latest` snapshot with the kernel's parts read anew. ProgramError if the node cannot be read, or the
+    """Return the `latest` snapshot with the kernel's parts read again. ProgramError if the node cannot be read, or the
     config makes no sense on it.
 
-    `latest` is called after each read, since other parts may change meanwhile. `uses` looks at all processes of the
-    node, for who uses the devices that are to be bound to vfio for a claim, and asks NVIDIA's driver for UUIDs; without
-    it, only the devices that were not to be bound before are looked at, and UUIDs if a card has another driver.
+    `latest` is called after each read, since other parts may change meanwhile. With `uses`, all processes of the node
+    are read, for the users of devices that are to be bound to vfio for a claim, and NVIDIA's driver is asked for UUIDs;
+    without it, users are looked for only at devices that were not to be bound before, and UUIDs only if a card has
+    another driver.
     """
     host, before = await ask(read_host, places.sys), latest()
     host, journal_trouble = _with_ours(host, places, config)
@@ -113,9 +114,9 @@ async def look(
 
 
 def _with_ours(host: Host, places: NodeDirectories, config: Config) -> tuple[Host, Problem | None]:
-    """Return the host with the vGPUs that gpu-plugin made, and with the names of their types: no function may be able
-    to become one any more, and then the kernel names none. Also why the journal cannot be read, if so and if anything
-    depends on it: most nodes need none."""
+    """Return the host with the vGPUs that gpu-plugin made and the names of their types: the kernel names only types
+    that a function can still become. Also return why the journal cannot be read, if anything depends on it: most nodes
+    need no journal."""
     has_vgpus = bool(host.mdevs) or any(one.vgpu_type is not None for one in host.functions.values())
     if not (has_vgpus or config.vgpus or config.bind is Bind.WHEN_CLAIMED):
         return host, None
@@ -143,11 +144,11 @@ async def look_at_all(
     claims: Callable[[], Mapping[str, str] | None],
     fabric: bool,
 ) -> Snapshot:
-    """Return all that can be known of the node now; nothing is changed, and no sleeping card is woken. ProgramError as
-    of `look`.
+    """Return a snapshot with all parts, for a command; change nothing, and wake no sleeping card. ProgramError as in
+    `look`.
 
-    `pods` asks the kubelet, `claims` the DRA driver's checkpoint, which may be Broken; None if unknown. `fabric` asks
-    the Fabric Manager.
+    `pods` asks the kubelet and `claims` reads the DRA driver's checkpoint, which may be Broken; both return None if
+    unknown. With `fabric`, the Fabric Manager is asked.
     """
     snapshot = await look(places, names, config, ask)
     inventory = snapshot.inventory
@@ -179,8 +180,8 @@ async def look_at_all(
 async def fallen_off_the_bus(
     ask: AskSysfs, sys: Path, idle: Callable[[], Awaitable[Sequence[PCIAddress] | None]]
 ) -> frozenset[PCIAddress] | None:
-    """Return which of the `idle` functions fell off the bus; None if that cannot be told. Two reads have to agree,
-    since a function in reset reads alike, and who has what is asked right before each."""
+    """Return which of the `idle` functions fell off the bus; None if that is unknown. Two reads have to agree, since a
+    function in reset looks the same; `idle` is called right before each."""
     fallen: frozenset[PCIAddress] | None = None
     for wait in (0.0, _RESETS_END_WITHIN):
         await asyncio.sleep(wait)

@@ -1,4 +1,4 @@
-"""All that is known of the node at one moment, and what follows from it for each device."""
+"""The facts about the node at one moment, and the conclusions for each device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ _CLAIMS_UNKNOWN = "may have been prepared for a claim"
 
 
 class DeviceState(StrEnum):
-    """A device's state: FREE only if it is known which pods and ResourceClaims have which devices, else ON_OFFER."""
+    """A device's state: FREE only if the devices of all pods and ResourceClaims are known, else ON_OFFER."""
 
     FREE = "free"
     ON_OFFER = "on offer"
@@ -39,8 +39,9 @@ class DeviceState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What only commands read of a node: its platform, the `details` of each function of a device, and `peer_to_peer`
-    of GPUs, network cards and the bridges above them, where it can be read. `faults`: what could not be read."""
+    """The facts that only commands read about a node: its platform, the `details` of each function of a device, and
+    `peer_to_peer` of GPUs, network cards and the bridges above them, where it can be read. `faults`: entries that could
+    not be read."""
 
     platform: Platform = field(default_factory=Platform)
     details: Mapping[PCIAddress, Details] = field(default_factory=dict)
@@ -50,22 +51,22 @@ class Inspection:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All that is known of the node at one moment, and its name. None means that a part was not looked at.
+    """The facts about the node at one moment, and its name. None means that a part was not read.
 
     `cordons` are the node's cards that an operator took out of service.
 
     From the kernel: `host`, its `inventory` by the `config`, the `claimable` cards whose vGPUs are made when claimed,
     and `nodes`, the entries of /dev. `refusals` has each device that is bound to vfio for the claim that gets it, with
-    the reason why it cannot be bound now, or None. `identities`: what NVML calls NVIDIA's cards. `journal_trouble`: why
-    the journal cannot be read, if something of the node depends on it. `fallen` are the functions that fell off the
-    bus, `errors` what the kernel counted of PCIe errors since the daemon began.
+    the reason why it cannot be bound now, or None. `identities`: NVML's UUIDs and names of NVIDIA's cards.
+    `journal_trouble`: why the journal cannot be read, if anything depends on it. `fallen` are the functions that fell
+    off the bus, `errors` the PCIe errors that the kernel counted since the daemon began.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
     False; `resource_ids` are all IDs of resources in it, as KubeletList has them. `claimed` has the ResourceClaim
-    (`namespace/name`) for which a device is prepared, by the device's ID; `claims_trouble` says why the file of that
-    cannot be read. `kept` has why a device that a claim had could not be given back to its driver; `claimable_names`
-    the name of each vGPU that is made for a claim, by the device's ID. `partitions` is known from the Fabric Manager
-    and our own file of their owners; `unlinked` has why the NVLinks of a device do not work.
+    (`namespace/name`) for which a device is prepared, by the device's ID; `claims_trouble` says why the driver's
+    checkpoint cannot be read. `kept` has why a claim's device could not be bound, or given back to its driver;
+    `claimable_names` the name of each vGPU that is made for a claim, by the device's ID. `partitions` comes from the
+    Fabric Manager and our own file of owners; `unlinked` has why the NVLinks of a device do not work.
     """
 
     config: Config
@@ -92,12 +93,12 @@ class Snapshot:
     inspection: Inspection = field(default_factory=Inspection)
 
     def with_pods(self, listed: KubeletList) -> "Snapshot":
-        """Return the snapshot with what the kubelet has listed."""
+        """Return the snapshot with this list of the kubelet."""
         return replace(self, assignments=listed.assignments, resource_ids=listed.ids, sees_pods=True)
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The parts that could not be looked at, or did not answer. The last three only the daemon knows."""
+        """The parts that could not be read, or did not answer. Only the daemon knows the last three."""
         has_fabric = self.config.fabric is not None
         parts = {
             "device nodes": self.nodes is None,
@@ -113,13 +114,14 @@ class Snapshot:
 
     @property
     def not_read(self) -> tuple[Fault | Problem, ...]:
-        """What could not be read, and why: entries of sysfs; what NVIDIA's driver says, and files of ours."""
+        """Sources that could not be read, and why: entries of sysfs, the files of NVIDIA's driver, and our own
+        files."""
         troubles = (self.identities.trouble, self.journal_trouble, self.claims_trouble)
         return (*self.host.faults, *(trouble for trouble in troubles if trouble is not None))
 
     @property
     def knows_users(self) -> bool:
-        """Whether it is known which pods and ResourceClaims have which devices."""
+        """Whether the devices of all pods and ResourceClaims are known."""
         return self.sees_pods and self._knows_claims
 
     @property
@@ -128,8 +130,8 @@ class Snapshot:
 
     @property
     def idle(self) -> tuple[PCIAddress, ...]:
-        """The functions of devices on offer that nobody has. A card on its host's driver is none of them: it may sleep,
-        and a read of its config space would wake it."""
+        """The functions of devices on offer that nobody has, without cards on their host's driver: such a card may
+        sleep, and a read of its config space would wake it."""
         return tuple(
             function.address
             for device in self.inventory.offered
@@ -145,8 +147,8 @@ class Snapshot:
 
     @cached_property
     def holders(self) -> Mapping[str, DeviceHolder]:
-        """The pod that has each device, by the device's ID. Of two, the one that the kubelet does not count for the
-        device is the trouble."""
+        """The pod that has each device, by the device's ID. Of two pods, it is the one that the kubelet does not count
+        for the device: that is the trouble."""
         by_device = {}
         for device in self.inventory.devices:
             every = self._users.holders(_names(device))
@@ -161,7 +163,7 @@ class Snapshot:
         return {device.id: why for device in self.inventory.offered if (why := self._trouble(device)) is not None}
 
     def trouble(self, device: Device) -> Hindrance | None:
-        """Return what is wrong with a device, whether or not it is out of service; None if nothing is."""
+        """Return the trouble with a device, whether or not it is out of service; None if there is none."""
         return device.withheld or self.troubles.get(device.id)
 
     def cordon(self, device: Device) -> Cordon | None:
@@ -176,7 +178,7 @@ class Snapshot:
 
     @property
     def stray_cordons(self) -> tuple[PCIAddress, ...]:
-        """The addresses that are out of service, and of no device here."""
+        """The addresses out of service that belong to no device here."""
         devices = self.inventory.devices
         known = {address for each in devices for address in (each.lead.card, *(one.address for one in each.functions))}
         return tuple(address for address in self.cordons if address not in known)
@@ -191,8 +193,8 @@ class Snapshot:
         return Hindrance(wrong, f"`kubectl gpuvm uncordon {self.node}/{cordoned}` has it in service again")
 
     def state(self, device: Device) -> DeviceState:
-        """Return a device's state. One that is out of service is CORDONED, whatever else is wrong with it, and one with
-        a trouble is UNHEALTHY, whether or not a pod has it."""
+        """Return a device's state. A device out of service is CORDONED even if it has a trouble, and a device with a
+        trouble is UNHEALTHY even if a pod has it."""
         if device.withheld is not None:
             return DeviceState.WITHHELD
         if self.cordon(device) is not None:
@@ -242,8 +244,8 @@ class Snapshot:
         return {} if self.board is None else self.board.attributes(device)
 
     def identity(self, device: Device) -> Identity:
-        """Return what NVML calls a device; of a part of a card the card's UUID alone. Several GPUs that are one device
-        have no UUID together."""
+        """Return NVML's UUID and name of a device; for a part of a card only the card's UUID. A device of several GPUs
+        has no UUID."""
         lead = device.lead
         uuid, name = self.identities.by_address.get(lead.card, UNKNOWN)
         return Identity(uuid if sum(map(is_gpu, device.functions)) <= 1 else None, None if lead.is_virtual else name)
@@ -265,12 +267,12 @@ class Snapshot:
 
     @property
     def unclaimable(self) -> Hindrance | None:
-        """Why no vGPU can be made for a claim, if a file of ours keeps it from that."""
+        """Why no vGPU can be made for a claim, if one of our files cannot be read."""
         wrong = "cannot be made, since gpu-plugin could not remember it"
         return _since(_CLAIMS_UNKNOWN, self.claims_trouble) or _since(wrong, self.journal_trouble)
 
     def _unremembered(self, device: Device) -> Hindrance | None:
-        """Return the trouble with a device of which it is not known whose it is, as a file of ours cannot be read."""
+        """Return the trouble with a device whose owner is unknown, since one of our files cannot be read."""
         is_vgpu = device.mdev is not None or device.lead.vgpu_type is not None
         is_made = is_vgpu and self.config.claimable(self.host, device.lead) is not None
         perhaps_ours = "is a vGPU that gpu-plugin may have made for a claim"
@@ -304,8 +306,8 @@ class Snapshot:
         return None
 
     def _unpartitioned(self, device: Device) -> Hindrance | None:
-        """Return the trouble with a device of which no partition can be activated: one is active for somebody else, or
-        the Fabric Manager is away, and what of a board is free cannot be published."""
+        """Return the trouble with a device for which no partition can be activated: its partition is active for
+        somebody else, or the Fabric Manager is away, so that the free partitions are unknown."""
         if self.config.fabric is None or self.partitions is None:
             return None
         if self.partitions.lacks_owners and gpus(device, ModuleIDs({})):
@@ -322,7 +324,7 @@ class Snapshot:
         return None
 
     def _held(self, device: Device) -> Hindrance | None:
-        """Return the trouble with a device whose user is not counted by the protocol that serves the device."""
+        """Return the trouble with a device that is in use, but not through the protocol that serves it."""
         by_dra = device.serve is Serve.DRA
         holder, claim = self.holders.get(device.id), self.claim(device)
         if holder is not None and not holder.is_certain:
@@ -351,13 +353,13 @@ def _names(device: Device) -> tuple[Name, ...]:
 
 
 def _since(wrong: str, trouble: Problem | None) -> Hindrance | None:
-    """Return what is wrong with a device since a file of ours has a trouble; None without one."""
+    """Return the hindrance that follows from the trouble with one of our files; None without a trouble."""
     return None if trouble is None else Hindrance(f"{wrong}: {trouble.subject}: {trouble.wrong}", trouble.fix)
 
 
 def peers_of(host: Host, inventory: Inventory) -> tuple[Function, ...]:
-    """Return the functions between which data may go without the processor: GPUs that have a resource, without the
-    processor's own, and network cards below a switch with one of those; no virtual functions. Ascending."""
+    """Return the functions that may exchange data without the processor, ascending: GPUs with a resource, except the
+    processor's own, and network cards below a switch with such a GPU; no virtual functions."""
     gpus = [
         device.lead
         for device in inventory.devices

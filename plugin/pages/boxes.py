@@ -20,7 +20,7 @@ _LETTERS = 54  # of the longest line
 
 
 class Style(Enum):
-    """The look of a state: its word, the meaning, and colours that the colour-blind can tell apart (Okabe and Ito)."""
+    """The look of a state: its word, its meaning, and colours that the colour-blind can tell apart (Okabe and Ito)."""
 
     FREE = DeviceState.FREE, "on offer, and no pod has it", "#009e73", "#e5f5ef"
     ON_OFFER = DeviceState.ON_OFFER, "the kubelet may hand it out", "#009e73", "#e5f5ef"
@@ -45,8 +45,9 @@ class Style(Enum):
 class Box:
     """A card, or the virtual functions or mediated devices of one parent that are all alike.
 
-    `ids` come with their IOMMU groups, ascending. `addition` goes after the style's word; `details` are a line each;
-    `at` is the function that gives the place on the bus. `plural` is the word for several, None if each gets a box.
+    `ids` have their IOMMU groups, ascending. `addition` goes after the style's word; `details` has a line each; `at` is
+    the function whose place on the bus the box takes. `plural` is the word for several devices, None if each gets a
+    box.
     """
 
     ids: tuple[tuple[str, int | None], ...]
@@ -77,7 +78,7 @@ def node_boxes(snapshot: Snapshot) -> list[Box]:
 
 
 def shared_groups(boxes: Iterable[Box]) -> Mapping[int, int]:
-    """Return the IOMMU groups of several boxes, with their number."""
+    """Return the IOMMU groups that several boxes share, each with the number of boxes."""
     count = Counter(box.group for box in boxes)
     return {group: number for group, number in count.items() if group is not None and number > 1}
 
@@ -96,7 +97,7 @@ def lines(box: Box, numbers: Mapping[str, int]) -> list[Line]:
 
 
 def title(snapshot: Snapshot) -> str:
-    """Return the number of devices, and of the devices in each state."""
+    """Return a title: the number of devices, and of the devices in each state."""
     devices = snapshot.inventory.devices
     if not devices:
         return "This node has no GPU, and no device that the config offers"
@@ -181,8 +182,8 @@ def _drivers(card: tuple[Function, ...]) -> str:
 
 
 def _ats(snapshot: Snapshot, function: Function) -> tuple[str, ...]:
-    """Return whether the function's Address Translation Services are on; nothing if it has none, or nobody has read
-    it."""
+    """Return a line on whether the function's Address Translation Services are on; () if it has none or they were not
+    read."""
     read = snapshot.inspection.peer_to_peer.get(function.address)
     return () if read is None or read.ats is None else (f"ATS {'on' if read.ats else 'off'}",)
 

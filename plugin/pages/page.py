@@ -1,6 +1,6 @@
 """The node as a page for a browser: every device with its state, who has it and why it is not offered; and the picture.
 
-Pure: from a snapshot to HTML. The page asks for itself again and again, and shows what is new.
+Pure: from a snapshot to HTML. The page requests itself again and again, and shows changes.
 """
 
 from drawing.boxes import Element, drawn
@@ -51,7 +51,7 @@ setInterval(async () => {
 
 
 def node_page(snapshot: Snapshot, *, sees_node: bool = True) -> Page:
-    """Return the node as a page. `sees_node` is False if the node cannot be looked at now, as in the watch."""
+    """Return the node as a page. `sees_node` is False if the node cannot be read now, as in the watch."""
     devices = snapshot.inventory.devices
     heading = title(snapshot) if snapshot.node is None else f"{snapshot.node}: {title(snapshot)}"
     picture = drawn(title(snapshot), layout(snapshot))
@@ -75,7 +75,7 @@ def node_page(snapshot: Snapshot, *, sees_node: bool = True) -> Page:
 
 
 def _warnings(snapshot: Snapshot, *, sees_node: bool) -> list[Element]:
-    """Return what is not known now, a line each."""
+    """Return a line for each fact that is unknown now."""
     sentences = [] if sees_node else ["The node cannot be looked at now: everything stands as it was seen last."]
     if snapshot.unknown:
         sentences.append(f"Not known now: {', '.join(snapshot.unknown)}.")

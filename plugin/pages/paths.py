@@ -1,4 +1,4 @@
-"""Marks of the switches' ports: what each does with a card's requests to another card (ACS)."""
+"""Marks of the switches' ports: how each handles a card's requests to another card (ACS)."""
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -23,8 +23,8 @@ class Mark(Enum):
 
 
 def marks_of(snapshot: Snapshot, boxes: Iterable[Box]) -> Mapping[PCIAddress, Mark]:
-    """Return the marks of the switches' downstream ports above these boxes, as far as they are on the way between
-    cards; none if none could be read: only root can. Other ports redirect nothing to where it does not go anyway."""
+    """Return the marks of the switches' downstream ports above these boxes, if they are on the way between cards; none
+    if none could be read: only root can read them. Other ports redirect requests only to where they go anyway."""
     read, peers = snapshot.inspection.peer_to_peer, peers_of(snapshot.host, snapshot.inventory)
     # Below the root port each switch, or level of one, has an upstream port and downstream ports.
     above = {port for peer in peers for port in peer.bridges[2::2]}

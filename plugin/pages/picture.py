@@ -1,7 +1,8 @@
 """A picture of a node for a bug report: NUMA nodes, root complexes, ports, switches, and every device in its place with
 its state and the number of the reason.
 
-Pure: from a snapshot to the text of an SVG, the same bytes for the same node. A state has a colour, and is written out.
+Pure: from a snapshot to the text of an SVG, the same bytes for the same node. A state is shown by a colour, and in
+words.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +45,7 @@ def picture(snapshot: Snapshot) -> str:
 
 
 def layout(snapshot: Snapshot) -> Block:
-    """Return what the picture has below its title."""
+    """Return the picture below its title."""
     host, sight = snapshot.host, snapshot.partitions
     boxes = node_boxes(snapshot)
     notes = () if sight is None else fabric.notes(sight, snapshot.inventory)
@@ -86,7 +87,7 @@ def layout(snapshot: Snapshot) -> Block:
 
 
 def _notes(numbers: Mapping[str, int], not_read: Iterable[str], others: Iterable[str]) -> Block:
-    """Return the reasons by their numbers, what could not be read, and the notes on partitions."""
+    """Return the reasons by their numbers, a line for each unread source, and the notes on partitions."""
     notes = [(f"({number})", f"It {reason}.") for reason, number in numbers.items()]
     notes += [("not read", each) for each in not_read]
     notes += [("partitions", other) for other in others]
@@ -112,8 +113,8 @@ def _legend(styles: set[Style], marks: set[Mark], *, outlines: bool) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """Common to all root complexes of a picture: the `numbers` of the reasons, the count of boxes of each IOMMU group
-    with several, and the columns, each as wide as its widest box."""
+    """Values common to all root complexes of a picture: the `numbers` of the reasons, the number of boxes of each IOMMU
+    group that several share, and the columns, each as wide as its widest box."""
 
     numbers: Mapping[str, int]
     shared: Mapping[int, int]

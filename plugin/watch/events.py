@@ -1,6 +1,6 @@
-"""The kernel's notice that something changed: uevents for sysfs, inotify for directories.
+"""The kernel's notifications of changes: uevents for sysfs, inotify for directories.
 
-Neither is complete (a full queue drops events, a tree that is not /sys has none), so a listener also looks from time to
+Both are incomplete (a full queue drops events, a tree that is not /sys has none), so a listener also looks from time to
 time.
 """
 
@@ -36,7 +36,7 @@ class Bell:
         self._event.set()
 
     async def rung(self) -> None:
-        """Wait until it rings, and a moment longer for the other rings of the same change."""
+        """Wait until the bell rings, and a moment longer for other rings of the same change."""
         await self._event.wait()
         await asyncio.sleep(_GATHER)
         self._event.clear()
@@ -46,8 +46,8 @@ class Bell:
 def uevents(changed: Callable[[], None]) -> Iterator[None]:
     """Call `changed` at the kernel's events about PCI functions, VFIO and mediated devices, until the block ends.
 
-    OSError if they cannot be heard. They reach every network namespace of the initial user namespace, so also a pod
-    without the host's network (Documentation/core-api/kobject).
+    OSError if the events cannot be received. They reach every network namespace of the initial user namespace, so also
+    a pod without the host's network (Documentation/core-api/kobject).
     """
     # Not a library: libudev's Python would be a C library in the image for these few lines.
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _NETLINK_KOBJECT_UEVENT) as events:

@@ -50,7 +50,7 @@ async def keeping(watch: Watch, pods: Pods, bells: Bells) -> AsyncIterator[None]
 
 @contextlib.contextmanager
 def _reported(trouble: Trouble) -> Iterator[None]:
-    """Have the last snapshot stay where a look fails; the log says why once for each reason."""
+    """Keep the last snapshot if a look fails, and log each reason once."""
     try:
         yield
     except ProgramError as error:
@@ -81,8 +81,7 @@ async def _look_at_nodes(watch: Watch, bells: Bells, trouble: Trouble) -> None:
 
 
 async def _look_from_time_to_time(watch: Watch, pods: Pods, trouble: Trouble) -> None:
-    """Look at everything at intervals, for changes without an event; also at the files that the kernel was silent
-    about."""
+    """Look at everything at intervals, for changes without an event; also at files for which the kernel was silent."""
     with _reported(trouble):
         await _count_errors(watch)
     while True:
@@ -98,7 +97,7 @@ async def _look_from_time_to_time(watch: Watch, pods: Pods, trouble: Trouble) ->
 
 
 async def _look_for_fallen(watch: Watch, pods: Pods) -> None:
-    """Tell the watch which functions fell off the bus. Without the kubelet's list of who has what nothing is read."""
+    """Tell the watch which functions fell off the bus. Nothing is read without the kubelet's list of used devices."""
 
     async def idle() -> tuple[PCIAddress, ...] | None:
         allocations = watch.counters.allocations.copy()
@@ -112,8 +111,8 @@ async def _look_for_fallen(watch: Watch, pods: Pods) -> None:
 
 
 async def _count_errors(watch: Watch) -> None:
-    """Tell the watch of the PCIe errors of devices on offer, also of those that guests have: the kernel has them, and
-    asks no device."""
+    """Tell the watch the PCIe errors of devices on offer, also of devices in guests: the kernel has counted them, and
+    reading its counts asks no device."""
     addresses = [function.address for device in watch.snapshot.inventory.offered for function in device.functions]
     counted = await watch.sources.reader.ask(read_errors_of_all, watch.sources.sys, addresses)
     watch.see(replace(watch.snapshot, errors=(watch.snapshot.errors or ErrorCounts()).then(counted)))
@@ -137,7 +136,8 @@ async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
 
 
 async def _find_due(due: Bell, bells: Bells) -> None:
-    """Make a question to the kubelet due when its directory changes, and again when its list has the change."""
+    """Ring `due`, for a question to the kubelet, when the kubelet's directory changes, and again when its list shows
+    the change."""
     while True:
         await bells.kubelet.rung()
         due.ring()

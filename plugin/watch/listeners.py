@@ -17,10 +17,9 @@ _log = logging.getLogger(__name__)
 class Bells:
     """A bell for each thing that may have changed.
 
-    `sysfs` rings at the kernel's event about a device, when it answers at last for a silent file, and when a card may
-    have gone out of service or come back; `nodes` when an
-    entry comes or goes in /dev; `config` when the config file may have changed; `kubelet` when the kubelet may have
-    given out or taken back a device.
+    `sysfs` rings at the kernel's event about a device, when the kernel answers at last for a silent file, and when a
+    card may have gone out of service or come back; `nodes` when an entry comes or goes in /dev; `config` when the
+    config file may have changed; `kubelet` when the kubelet may have given out or taken back a device.
     """
 
     sysfs: Bell = field(default_factory=Bell)
@@ -31,8 +30,8 @@ class Bells:
 
 @contextlib.contextmanager
 def listening(sources: Sources, ending: asyncio.Event) -> Iterator[Bells]:
-    """Listen until the block ends; set `ending` when nothing can be read any more. Listen before the first look, so as
-    to miss no change between the two."""
+    """Listen until the block ends; set `ending` when nothing can be read any more. Enter it before the first look, so
+    as to miss no change in between."""
     bells, dev = Bells(), sources.dev
     with contextlib.ExitStack() as stack:
         stack.enter_context(directories([dev / VFIO, dev / CDEVS, dev, dev / "net"], bells.nodes.ring))

@@ -1,7 +1,7 @@
-"""Reads of sysfs in processes of their own, for a daemon that goes on meanwhile.
+"""Reads sysfs in separate processes, for a daemon that goes on meanwhile.
 
-The daemon cannot fork once it has grpc's threads. So it forks, before that, one process that only forks others, one for
-each question (plugin.sysfs_child has the work of such a process, and the reasons).
+The daemon cannot fork once it has grpc's threads. So it first forks one process that forks a process for each question
+(plugin.sysfs_child has their work, and the reasons).
 """
 
 import asyncio
@@ -29,12 +29,12 @@ T = TypeVar("T")
 class Reader:
     """Asks sysfs; lives in one event loop.
 
-    A process to which the kernel does not answer is left behind, and until it ends its file is Silent to all later
+    A process to which the kernel does not answer is left behind, and until it ends, its file is Silent for all later
     questions. `is_lost`: the process that forks others has ended, and nothing can be asked any more.
     """
 
     def __init__(self, requests: socket.socket) -> None:
-        """`requests` leads to a process in fork_for_each()."""
+        """Send the questions through `requests` to a process in fork_for_each()."""
         self.is_lost = False
         self._left: dict[Question, str] = {}
         self._requests = requests
@@ -107,7 +107,7 @@ class Reader:
         question.sent()
 
     def _hear(self, question: Question) -> None:
-        """Take the answer, or the end, of a process that was left behind."""
+        """Receive the answer, or notice the end, of a process that was left behind."""
         if question.receive():
             is_answer = question.has_answer
             self._end(question)
@@ -150,7 +150,8 @@ async def _answered(question: Question) -> None:
 
 
 def fork_for_each(requests: socket.socket) -> NoReturn:
-    """Fork a process for each question, and kill those that are named, until the daemon closes its end."""
+    """Fork a process for each question, and kill processes that the daemon names, until it closes its end of
+    `requests`."""
     children: set[int] = set()
 
     def take_leave(signum: int, frame: object) -> None:

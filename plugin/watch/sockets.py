@@ -40,7 +40,7 @@ class Kubelet:
         self.next_move = asyncio.Event()
 
     def moved(self) -> None:
-        """Say that an entry came or went."""
+        """Set the event: an entry came or went."""
         self.next_move.set()
         self.next_move = asyncio.Event()
 
@@ -48,7 +48,7 @@ class Kubelet:
 def kubelet_directory(path: Path, what: str, flag: str) -> Path:
     """Return the directory, absolute; Refusal if it is missing or its path is too long for a socket.
 
-    The error says that it is the kubelet's `what`, and that `flag` names another.
+    The error calls the directory the kubelet's `what`, and says that `flag` names another.
     """
     path, fix = path.absolute(), f"expected the kubelet's {what}, name it with {flag}"
     if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
@@ -75,14 +75,14 @@ def target(path: Path) -> str:
 
 
 def remove_dead_sockets(directory: Path) -> None:
-    """Remove our sockets on which nobody answers: a plugin that was killed leaves them behind."""
+    """Remove our sockets on which nobody answers: a killed plugin leaves them behind."""
     for path in directory.glob(f"{PREFIX}*.sock"):
         if is_stale(path):
             remove(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a socket, if it is there; the log says where that fails."""
+    """Remove a socket, if it exists; log a failure."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

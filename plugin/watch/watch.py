@@ -27,7 +27,7 @@ _AFTER_THE_NEWS = 0.02  # seconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources(NodeDirectories):
-    """Where the plugin reads about its node: beside the directories, the `reader` of sysfs, the kubelet's socket
+    """The plugin's sources about its node: the directories, the `reader` of sysfs, the kubelet's socket
     `pod_resources`, and pci.ids (`names`).
 
     `read_config` reads the config anew, from the file `config` if there is one. `rescan` is the seconds between two
@@ -45,7 +45,7 @@ class Sources(NodeDirectories):
 
 
 class Durations:
-    """How long something took each time: `total` in seconds, and how many times it took up to each of the `BOUNDS`."""
+    """A histogram of durations: their `total` in seconds, and the number up to each of the `BOUNDS`."""
 
     #: Seconds. A look takes hundredths, a card of a slow driver tens.
     BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
@@ -60,18 +60,18 @@ class Durations:
 
     @property
     def up_to(self) -> tuple[int, ...]:
-        """How many took up to each bound, and how many there are."""
+        """The number of durations up to each bound, and of all."""
         return tuple(accumulate(self._counts))
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the servers count, for metrics and health.
+    """The servers' counters, for metrics and health.
 
-    `allocations`: containers that asked for a resource, by outcome (`given`, `refused`). `registrations`: how often a
-    resource was registered. `streams`: how often the kubelet opened the stream of a resource's devices.
-    `watched`: True if the kubelet watches the resource now. `looks`: at the whole node. `binds`: of cards for claims,
-    by verb (`bind`, `unbind`; of vGPUs `make`, `remove`) and outcome (`done`, `failed`).
+    `allocations`: containers that requested a resource, by outcome (`given`, `refused`). `registrations`: how often a
+    resource was registered. `streams`: how often the kubelet opened the stream of a resource's devices. `watched`: True
+    if the kubelet watches the resource now. `looks`: durations of looks at the whole node. `binds`: durations of binds
+    for claims, by verb (`bind`, `unbind`; for vGPUs `make`, `remove`) and outcome (`done`, `failed`).
     """
 
     allocations: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ class Counters:
 
 
 class Watch:
-    """The latest snapshot of the node, for every server, and what the servers count; lives in one event loop.
+    """The latest snapshot of the node, for every server, and the servers' counters; lives in one event loop.
 
     A look that fails leaves the last snapshot in place, and `sees_node` is False until a look succeeds. `next_change`
     is set when the snapshot changes, or when `ending` is set: take it before reading the snapshot, then wait for it.
@@ -113,7 +113,7 @@ class Watch:
     async def look_again(self, config: Config | None = None, *, uses: bool = False) -> None:
         """Look at the whole node now, and put a config in force if one is given. `uses` is as in `look`.
 
-        ProgramError if the node cannot be read or the config makes no sense on it; the old one stays in force then.
+        ProgramError if the node cannot be read or the config makes no sense on it; then the old config stays in force.
         """
         async with self._looking:
             sources, config = self.sources, config or self.snapshot.config
@@ -129,7 +129,7 @@ class Watch:
         self.see(replace(self.snapshot, nodes=nodes))
 
     def see(self, snapshot: Snapshot) -> None:
-        """Take this snapshot, which replaces parts of the latest one; wake all that wait if it differs."""
+        """Take this snapshot; if it differs from the latest one, wake all that wait."""
         before = self.snapshot
         if snapshot != before:
             self.snapshot = snapshot
