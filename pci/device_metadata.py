@@ -21,7 +21,7 @@ from pci.address import InvalidPCIAddress, PCIAddress
 
 #: Where the files are in a container.
 IN_CONTAINER = Path("/var/run/kubernetes.io/dra-device-attributes")
-#: What each file's name ends with; before it stands the driver's name.
+#: The end of each file's name, after the driver's name.
 SUFFIX = "-metadata.json"
 
 VERSION = "metadata.resource.k8s.io/v1alpha1"

@@ -13,7 +13,7 @@ _AUDIO = (0x0401, 0x0403)
 #: (drivers/vfio/pci/nvgrace-gpu/main.c, 6.18).
 _GRACE = frozenset({0x2342, 0x2345, 0x2348, 0x2941, 0x31C2})
 
-#: Where processors have a display controller on their root bus: Intel's (arch/x86/kernel/early-quirks.c looks for it
+#: The places of processors' display controllers on the root bus: Intel's (arch/x86/kernel/early-quirks.c looks for it
 #: there), and AMD's before Ryzen.
 _ON_THE_ROOT_BUS = {INTEL: PCIAddress(0, 0, 2, 0), AMD: PCIAddress(0, 0, 1, 0)}
 

@@ -16,13 +16,13 @@ DRIVER = "gpu-launcher.dev"
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 NUMA_NODE = "resource.kubernetes.io/numaNode"
-#: What the device is: `card`, `vf` (a virtual function), `mdev`, or `vgpu`: one that is made when it is claimed.
+#: The kind of device: `card`, `vf` (a virtual function), `mdev`, or `vgpu`, which is made when it is claimed.
 TYPE = "type"
 #: PCI vendor ID, `10de`; vendor and device, `10de:1f08`; those of the board, `1462:3756`: as in the plugin's config.
 VENDOR, DEVICE, SUBSYSTEM = "vendor", "device", "subsystem"
 #: The model as pci.ids has it, and the words by which it is sold: `NVIDIA GeForce RTX 2060 Rev. A`.
 MODEL, PRODUCT = "model", "productName"
-#: What NVML calls the model and the card: `NVIDIA A100-SXM4-80GB`, `GPU-8dcd427f-...`.
+#: NVML's name of the model and UUID of the card: `NVIDIA A100-SXM4-80GB`, `GPU-8dcd427f-...`.
 NVML_NAME, NVML_UUID = "nvmlName", "nvmlUUID"
 #: The resource that the device plugin would give the device as; see `fitted`.
 RESOURCE = "resource"
@@ -33,7 +33,7 @@ IOMMU_GROUP = "iommuGroup"
 FUNCTIONS = "functions"
 #: The driver that has the device on the host.
 HOST_DRIVER = "driver"
-#: See `place_uuid`; of a mediated device its own.
+#: See `place_uuid`; for a mediated device its own UUID.
 UUID = "uuid"
 #: A mediated device's own UUID, which tells the launcher what it is (KubeVirt's name for it); and the function that it,
 #: or a `vgpu`, is a part of.
@@ -52,7 +52,7 @@ UNHEALTHY = "gpu-launcher.dev/unhealthy"
 #: The taint of a device that is out of service (pci.cordons); its value says who did it, as far as a label's value can.
 CORDONED = "gpu-launcher.dev/cordoned"
 
-#: As in an object: {"string": "10de"}, {"int": 1}.
+#: An attribute's value in an object: {"string": "10de"}, {"int": 1}.
 Value: TypeAlias = dict[str, str | int | bool]
 Attributes: TypeAlias = dict[str, Value]
 
@@ -63,7 +63,7 @@ TEAM = "gpu-launcher.dev/team"
 LONGEST = 64
 _DIGEST = 8  # hexadecimal digits
 
-#: Any UUID: the namespace of ours.
+#: An arbitrary UUID: the namespace of our UUIDs.
 _PLACES = uuid.UUID("6d5b1c0e-63b8-5c9c-9a34-0f6c1d0b8a52")
 
 

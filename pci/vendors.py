@@ -9,7 +9,7 @@ INTEL = 0x8086
 MELLANOX = 0x15B3
 AMD_PROCESSORS = 0x1022
 
-#: The vendors whose GPUs are offered without being asked for, and the prefix of their resources.
+#: The vendors whose GPUs are offered without a rule, and the prefix of their resources.
 PREFIXES: Mapping[int, str] = {NVIDIA: "nvidia.com", AMD: "amd.com", INTEL: "intel.com"}
 
 #: By prefix: the vendor IDs of all devices whose resources are named below it.

@@ -40,7 +40,7 @@ class Hindrance:
         return f"{self.wrong}; {self.fix}" if self.fix else self.wrong
 
 
-#: What turns an IOMMU on depends on the processor, the firmware and the kernel's parameters: the doctor looks at them.
+#: The fix for a missing IOMMU depends on processor, firmware and kernel parameters: the doctor looks at them.
 NO_IOMMU = Hindrance("is in no IOMMU group: no IOMMU is on", "gpu-plugin doctor says what turns it on here")
 
 #: For a function that the IOMMU leaves out, as Intel's does the processor's own GPU with intel_iommu=igfx_off.
@@ -80,7 +80,7 @@ def is_boot_vga(host: Host, lead: Function) -> Hindrance:
     return Hindrance(BOOT_VGA.wrong, fix)
 
 
-#: What to do about something that the kernel does not answer for.
+#: The fix for a thing about which the kernel does not answer.
 END_THE_WAIT = (
     "a driver that is to let go of it may be waiting for a guest: end that one, and look into the kernel's log"
 )
@@ -95,7 +95,7 @@ def no_answer(name: str) -> Hindrance:
 NO_VGPU_YET = Hindrance("is a virtual function, and no vGPU yet", "gpu-plugin vgpus makes one, by the config")
 
 
-#: What to do with a card that is in parts: nothing takes those from guests.
+#: The fix for a card in parts: guests keep their parts.
 GIVE_PARTS = "give guests those: gpu-plugin inventory lists them"
 
 
@@ -292,7 +292,7 @@ def _keeps_part(host: Host, part: Card, card: Card, *, noiommu: bool) -> Hindran
     others = [member for member in members if member not in card and not member.is_bridge]
     if not others:
         return None
-    # Whoever else gets one of these would find the group in use.
+    # Another guest that gets one of these would find the group in use.
     return Hindrance(f"that shares group {part[0].iommu_group} with {', '.join(map(what, others))}", _ANOTHER_SLOT)
 
 

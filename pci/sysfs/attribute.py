@@ -1,7 +1,7 @@
 """Reads one attribute of sysfs at a time: a file's line, a link's target, a directory's names.
 
-An entry that exists and cannot be read raises Unreadable, with its path. A driver answers a file's reader, and may
-never do so: a caller that cannot wait reads in a child (plugin.sysfs_child). The kernel itself answers for links and
+An entry that exists and cannot be read raises Unreadable, with its path. A driver answers a file's reader, perhaps
+never: a caller that cannot wait reads in a child (plugin.sysfs_child). The kernel itself answers for links and
 directories.
 """
 
@@ -46,7 +46,7 @@ class Silent(Unreadable):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, self.WRONG)
-        self.args = (path,)  # of which another process makes it again
+        self.args = (path,)  # pickle makes the error again from these
 
 
 class CannotLook(Unreadable):

@@ -30,7 +30,7 @@ def read_bars_at(sys: Path, path: str) -> tuple[BAR, ...] | None:
                     size=end - start + 1,
                     prefetchable=bool(flags & _PREFETCHABLE),
                     memory_64=bool(flags & _MEMORY_64),
-                    # The kernel puts what has no place yet at 0 (__pci_read_base in drivers/pci/probe.c).
+                    # The kernel puts a BAR without a place at 0 (__pci_read_base in drivers/pci/probe.c).
                     assigned=not flags & _MEMORY or (start != 0 and not flags & _UNSET),
                     is_io=bool(flags & _IO),
                 )

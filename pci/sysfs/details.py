@@ -13,7 +13,7 @@ from pci.sysfs.bars import read_bars_at
 from pci.sysfs.functions import DEVICES
 from pci.sysfs.pcie import read_d3cold_allowed, read_errors, read_power_state, read_reset_methods
 
-#: The files that read_details reads beside those of pci.sysfs.pcie, and so the recorded ones.
+#: The files that read_details reads beside those of pci.sysfs.pcie; they are recorded.
 DETAILS = ("resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
 
 _ONES = b"\xff\xff\xff\xff"

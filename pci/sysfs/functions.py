@@ -31,14 +31,14 @@ from pci.sysfs.bars import read_bars_at
 from pci.sysfs.pcie import read_reset_methods
 from pci.vendors import NVIDIA
 
-#: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.sysfs.details.
+#: All files of a function that are read here; `gpu-plugin record` copies them, and those of pci.sysfs.details.
 #: None of it identifies a single device: serial numbers stand in `config` and `vpd`, which are not recorded.
 VGPU_TYPE, VGPU_TYPES = "nvidia/current_vgpu_type", "nvidia/creatable_vgpu_types"
 BOOT_VGA_FILE = "boot_vga"  # of display controllers
 FILES = ("uevent", "numa_node", BOOT_VGA_FILE, VGPU_TYPE, VGPU_TYPES)
 LINKS = ("iommu_group", "physfn", "driver")
 VFIO_DEV = "vfio-dev"  # below a function: a directory with the name of its node in /dev/vfio/devices
-VFIO_DEV_NUMBER = "dev"  # in that one
+VFIO_DEV_NUMBER = "dev"  # in that directory
 GROUP_NAME = "name"  # of a group; most have none
 OTHER_DRIVER = "driver"  # of a group's member that is no PCI function
 
@@ -154,7 +154,7 @@ def _read_function(sys: Path, name: str) -> Function:
     root, bridges = _way(target.rpartition("/")[0])
     if not root:
         raise Unreadable(entry, f"links to {target!r}; expected a path below a host bridge, pciDDDD:BB")
-    # To where the link leads: going through it every time takes half as long again.
+    # The link's target: reading through the link every time takes half as long again.
     place = target.removeprefix("../../../") if target.startswith("../../../devices/") else entry
     try:
         return _read_function_at(sys, place, address, root, bridges)

@@ -7,7 +7,7 @@ from pci.host import TransparentPages
 from pci.sysfs.attribute import text
 
 DIRECTORY = "kernel/mm/transparent_hugepage"
-#: Each has all of its words, and the one that holds in brackets: always [madvise] never.
+#: Each file has all possible words, and the one in force in brackets: always [madvise] never.
 SETTINGS = ("enabled", "shmem_enabled")
 
 

@@ -42,7 +42,7 @@ def _parts_below(sys: Path, top: str) -> Iterator[Part]:
         path = str(Path(directory).relative_to(sys))
         name = path.rpartition("/")[2]
         if name == "net" and not below:
-            # Others' network namespaces are left out here.
+            # Interfaces in other network namespaces are left out here.
             yield Part(path, name, subsystem="net", node=None, number=None)
         if path != top and "uevent" in files:
             uevent = _uevent(sys, f"{path}/uevent")
@@ -59,7 +59,7 @@ def _parts_below(sys: Path, top: str) -> Iterator[Part]:
 
 def _uevent(sys: Path, path: str) -> str:
     try:
-        # A device's own name for itself may stand there too, in any encoding.
+        # The file may also have the device's own name, in any encoding.
         return content(sys, path).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""

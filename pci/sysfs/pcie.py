@@ -19,7 +19,7 @@ _ERRORS = {
     "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL",
     "aer_dev_fatal": "TOTAL_ERR_FATAL",
 }
-#: The files that are read here, and so the recorded ones.
+#: The files that are read here, and recorded.
 PCIE = (
     "power_state",
     "reset_method",
@@ -34,7 +34,7 @@ PCIE = (
 _CONFIG_SPACE, _EXTENDED = 4096, 0x100
 _ACS, _ATS, _ATS_ENABLE = 0x000D, 0x000F, 0x8000  # include/uapi/linux/pci_regs.h
 _WORD, _DOUBLE_WORD = struct.Struct("<H"), struct.Struct("<I")
-_UNKNOWN_WIDTHS = (0, 255)  # of a link that is down; where nothing answers
+_UNKNOWN_WIDTHS = (0, 255)  # of a link that is down; if nothing answers
 
 
 def read_power_state(sys: Path, address: PCIAddress) -> str | None:

@@ -22,7 +22,7 @@ CHIP_NAME = "chip_name"
 ACPI_TABLES = "firmware/acpi/tables"
 DEVICE_TREE = "firmware/devicetree/base/compatible"
 
-#: The parameters of VFIO that are read, and so recorded.
+#: The parameters of VFIO that are read and recorded.
 NOIOMMU_MODE = "module/vfio/parameters/enable_unsafe_noiommu_mode"
 UNSAFE_INTERRUPTS: Mapping[str, str] = {
     "iommufd": "module/iommufd/parameters/allow_unsafe_interrupts",
@@ -95,7 +95,7 @@ def _interrupt_remapping(sys: Path) -> bool | None:
 def _unsafe_interrupts(sys: Path) -> Mapping[str, bool] | None:
     switches = {module: _switch(sys, path) for module, path in UNSAFE_INTERRUPTS.items()}
     modules = {module: allowed for module, allowed in switches.items() if allowed is not None}
-    # A parameter that is missing is a module that is missing, unless nothing of the kind was recorded.
+    # If a parameter is missing, its module is not loaded, unless no parameters were recorded.
     return modules if modules or _drivers(sys) is not None else None
 
 

@@ -31,7 +31,7 @@ def record(sys: Path, out: Path) -> int:
         files = (*functions.FILES, *details.DETAILS, *pcie.PCIE)
         place = _copy_device(sys, out, function, files=files, links=functions.LINKS)
         if place is not None:
-            # The name of the directory is what is read; git keeps no empty one.
+            # Only the directory's name is read; git keeps no empty directory.
             for node in sorted((place / functions.VFIO_DEV).glob("*")):
                 _copy_file(sys, out, node / functions.VFIO_DEV_NUMBER)
             for pattern in vgpus.PATTERNS:
@@ -59,7 +59,7 @@ def _record_platform(sys: Path, out: Path) -> None:
     ):
         _copy_file(sys, out, sys / path)
     for interrupt in sorted((sys / platform.IRQS).glob(f"*/{platform.CHIP_NAME}")):
-        # A server has thousands of others.
+        # A server has thousands of other functions.
         _copy_file(sys, out, interrupt, only=platform.IO_APIC.encode())
     for driver in sorted((sys / platform.DRIVERS).glob("*/bind")):
         _place(sys, out, driver).touch()

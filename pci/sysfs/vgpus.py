@@ -15,9 +15,9 @@ from pci.sysfs.functions import DEVICES, MDEV_TYPES, VGPU_TYPE, VGPU_TYPES, read
 from pci.vgpus import CutCard, MdevType, Place
 
 AUTOPROBE, COUNT, POSSIBLE = "sriov_drivers_autoprobe", "sriov_numvfs", "sriov_totalvfs"
-#: The files of xe's that say what a virtual function gets, in `quota_directory`.
+#: xe's files of a virtual function's quotas, in `quota_directory`.
 QUOTAS = ("vram_quota", "exec_quantum_ms", "preempt_timeout_us")
-#: All that is read of a function here and nowhere else, as patterns of files: what `gpu-plugin record` copies.
+#: The files of a function that are read only here, as patterns: `gpu-plugin record` copies them.
 PATTERNS = (
     AUTOPROBE,
     f"{MDEV_TYPES}/*/name",
