@@ -21,7 +21,7 @@ from typing import IO, Any, Generic, NoReturn, TypeVar, cast
 from program.errors import ProgramError, Refusal
 
 MOST = 1 << 26
-_LONGEST = MOST + (1 << 16)  # bytes, with what an error has besides
+_LONGEST = MOST + (1 << 16)  # bytes, with room for an error
 _ENDS_WITHIN = 0.1  # seconds from SIGKILL, where the kernel lets go
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Child(Generic[T]):
         """Kill the child, unless it goes on, and close its files; return its exit code, None if it is left behind."""
         if not self._goes_on:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._ends, signal.SIGKILL)  # to no effect on one that has ended
+                signal.pidfd_send_signal(self._ends, signal.SIGKILL)  # without effect on an ended child
             readable([self._ends], _ENDS_WITHIN)
         os.close(self._ends)
         code = _exit_code(self.pid)
@@ -178,7 +178,7 @@ def run_call(place: int, parent: int) -> NoReturn:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-    # What it loads may write to any file; its answer's is memory.
+    # The loaded modules may write to any file; the answer's file is in memory.
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LONGEST, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     _leave(place, lambda: pickle.load(sys.stdin.buffer)())  # noqa: S301 (by this program)
 

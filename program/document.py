@@ -50,7 +50,7 @@ _WORDS = {
         "leave this out, or begin another document with ---",
     ),
 }
-#: Of these it says where it has given up, and not where the thing began.
+#: For these libyaml says where it gave up, not where the thing began.
 _FROM = ("could not find expected ':'", "found unexpected end of stream")
 
 
@@ -94,7 +94,7 @@ def read_documents(text: str, most: int = _MOST) -> tuple[Document, ...]:
     try:
         return _Stream(text, most).read()
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-        # The last three are PyYAML's, for values that are not of their tag.
+        # PyYAML raises the last three for values that do not fit their tag.
         raise _refusal(error, text) from error
 
 
@@ -118,8 +118,7 @@ def composed(text: str) -> Nodes:
 
 
 def line_of(documents: Nodes, path: str, begin: int = 1) -> int:
-    """Return the line, from 1, of the field at a path, like spec.disks[0].name; if it is missing, of the nearest object
-    above it.
+    """Return the line, from 1, of the field at a path, like spec.disks[0].name; else of the object above it.
 
     `begin` is the line where the field's document begins. Other words may follow the path.
     """
@@ -193,7 +192,7 @@ class _Stream(yaml.CSafeLoader):
         documents = []
         start: Any
         while type(start := self.get_event()) is not yaml.StreamEndEvent:
-            self._anchored = {}  # an anchor is its document's
+            self._anchored = {}  # anchors end with their document
             value = self._value(self.get_event(), 1)
             if value is not None:
                 documents.append(Document(value, start.start_mark.line + 1))

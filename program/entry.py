@@ -18,7 +18,7 @@ def ends_with(program: str, call: Callable[[], int | None], log: Callable[[], ob
     import gc
     from signal import SIG_DFL, SIGCHLD, signal
 
-    signal(SIGCHLD, SIG_DFL)  # its parent may have had it ignore its children
+    signal(SIGCHLD, SIG_DFL)  # the parent may have set it to be ignored
     try:
         code = call()
         if sys.stdout is not None:  # closed from the start
@@ -28,7 +28,7 @@ def ends_with(program: str, call: Callable[[], int | None], log: Callable[[], ob
         _tell(program, error.lines, log)
         sys.exit(error.exit_code)
     except OSError as error:
-        # Standard output that is full or closed. Python would try to flush it again.
+        # Standard output is full or closed. Python would try to flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         subject = "cannot write" if error.filename is None else one_line(error.filename)
         _tell(program, [f"{subject}: {error.strerror}"], log)
@@ -36,7 +36,7 @@ def ends_with(program: str, call: Callable[[], int | None], log: Callable[[], ob
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        gc.freeze()  # else Python looks for garbage in all that was imported, once more
+        gc.freeze()  # else Python looks for garbage in all imported modules once more
 
 
 def _tell(program: str, lines: Iterable[str], log: Callable[[], object] | None) -> None:

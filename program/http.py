@@ -17,16 +17,16 @@ import h11
 
 from program.ports import ALLOW_HOST
 
-#: Connections at a time.
+#: The most connections at a time.
 MOST_CONNECTIONS = 32
-#: Seconds for one, from its first byte to the last.
+#: Seconds for a connection, from its first byte to the last.
 SECONDS_FOR_ALL = 5.0
 _LONGEST_HEAD = 8192  # bytes of a request's line and headers
 _MISDIRECTED = (
     "this is no name of this server's; expected an IP address, localhost, the pod's name, or what the server's flag "
     f"{ALLOW_HOST} names\n"
 ).encode()
-_PAUSE = 0.1  # seconds until the next one is accepted, where one could not be
+_PAUSE = 0.1  # seconds until the next accept, after one failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ async def _accept(listener: socket.socket, pages: Pages, names: Collection[str])
         while True:
             try:
                 connection, _ = await loop.sock_accept(listener)
-            except OSError:  # it has gone already, or there are no descriptors left
+            except OSError:  # the client has gone already, or no descriptors are left
                 await asyncio.sleep(_PAUSE)
                 continue
             if len(tasks) >= MOST_CONNECTIONS:
@@ -86,7 +86,7 @@ async def _accept(listener: socket.socket, pages: Pages, names: Collection[str])
 
 
 async def _serve(connection: socket.socket, pages: Pages, names: Collection[str]) -> None:
-    with connection, suppress(OSError, TimeoutError):  # it has gone, or is too slow
+    with connection, suppress(OSError, TimeoutError):  # the client has gone, or is too slow
         async with asyncio.timeout(SECONDS_FOR_ALL):
             await _exchange(connection, pages, names)
 
@@ -99,7 +99,7 @@ async def _exchange(connection: socket.socket, pages: Pages, names: Collection[s
         while (event := http.next_event()) is h11.NEED_DATA:
             http.receive_data(await loop.sock_recv(connection, _LONGEST_HEAD))
         if not isinstance(event, h11.Request):
-            return  # it has closed without a question
+            return  # the client closed without a request
         answer, with_text = await _answer(event, pages, names), event.method != b"HEAD"
     except h11.RemoteProtocolError as error:
         answer = Answer(error.error_status_hint, b"expected an HTTP request\n")

@@ -9,7 +9,7 @@ from program.errors import UserError
 #: The path that stands for standard input.
 STDIN = Path("-")
 
-_USUAL = 1 << 16  # read alone at first: room for the largest has to be got from the kernel
+_USUAL = 1 << 16  # read first: a buffer for the largest input costs the kernel's time
 
 
 def input_name(path: Path) -> str:

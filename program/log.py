@@ -16,7 +16,7 @@ _FORMAT, _LEVEL = "--log-format", "--log-level"
 _Level = Literal["debug", "info", "warning", "error"]
 _OURS = ("launcher", "plugin", "program")
 _SEVERITIES = {None: logging.ERROR, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
-#: What every record has; other attributes are the fields that its caller has given.
+#: The attributes of every record; others are the caller's fields.
 _COMMON = {*vars(logging.makeLogRecord({})), "message", "taskName"}
 
 
@@ -46,7 +46,7 @@ class _Text(logging.Formatter):
 
 class _JSON(_Text):
     def format(self, record: logging.LogRecord) -> str:
-        import json  # not for a log of text
+        import json  # a log of text does not need it
 
         parts = {"time": self.formatTime(record), "level": record.levelname, "message": record.getMessage()}
         parts |= {name: value for name, value in vars(record).items() if name not in _COMMON}
@@ -58,8 +58,7 @@ class _JSON(_Text):
 def start_logging(arguments: Sequence[str]) -> "logging.StreamHandler[TextIO]":
     """Log to standard error as these arguments say: the format and level of LogFlags, by default text from INFO on.
 
-    Records of other libraries below INFO are left out at every level. Return the handler; a second call returns the
-    same.
+    Records of other libraries below INFO are left out at every level. Return the handler, the same one every time.
     """
     if (known := _handler()) is not None:
         return known

@@ -8,9 +8,9 @@ from ipaddress import ip_address
 
 from program.errors import Refusal
 
-#: How a command line names such a port.
+#: The form of a port on a command line.
 METAVAR = "[ADDRESS:]PORT"
-#: The flag for names by which an HTTP server is asked, like a Service's.
+#: The flag for host names of requests to an HTTP server, like a Service's.
 ALLOW_HOST = "--allow-host"
 
 
