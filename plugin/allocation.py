@@ -115,7 +115,7 @@ def _origin_is_as_seen(sys: Path, device: Device) -> bool:
         driver = link_name(sys, f"{DEVICES}/{lead.physical_function}/driver")
     except Unreadable:
         return False
-    return not is_vfio_driver(driver)  # a driver that goes may leave its virtual functions
+    return not is_vfio_driver(driver)  # a driver may leave its virtual functions behind
 
 
 def unknown_device(device_id: str, resource: str) -> Refusal:

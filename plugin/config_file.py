@@ -1,5 +1,4 @@
-"""Reads the config from a file: from YAML to a Config, or to one line that says what is wrong and where; and its JSON
-schema.
+"""The config as a file: reads YAML to a Config, or to one line that says what is wrong and where; its JSON schema.
 
 PyYAML and pydantic are imported with the first file: most nodes have none.
 """
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _LARGEST = 1 << 20  # as a ConfigMap
 _EXPECTED_FILE = f"expected a config in YAML, of at most {_LARGEST >> 20} MiB"
 _READ = "gpu-plugin config schema prints all that a config may say"
-#: What pydantic says of a place, beside the names of fields.
+#: Parts of pydantic's locations that are no names of fields.
 _NO_FIELDS = ("str", "tuple[str, ...]", "[key]")
 #: The fix, by the beginning of the kind of pydantic's error.
 _EXPECTED = {
@@ -49,7 +48,7 @@ def read_config(path: Path) -> Config:
 
     text = _text(path)
     if not text:
-        # What an editor or a full disk leaves half-way must not put every GPU on offer.
+        # A file that an editor or a full disk left unfinished must not put every GPU on offer.
         raise UserError(path, "is empty", "a config that asks for nothing is a comment, or {}")
     try:
         document = read_document(text)

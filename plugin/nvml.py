@@ -85,7 +85,7 @@ def read_information(proc: Path) -> dict[str, Information]:
         try:
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
-            continue  # the driver has let go of the card
+            continue  # the driver has released the card
         driver = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
         minor, uuid, name = (driver.get(each, "") for each in ("Device Minor", "GPU UUID", "Model"))
         identity = Identity(uuid if _UUID.fullmatch(uuid) else None, name if _NAME.fullmatch(name) else None)
@@ -148,7 +148,7 @@ def _card(sys: Path, function: Function, known: Identity) -> _Kept:
     except CannotLook:
         raise
     except Unreadable:
-        serial = None  # a card that sleeps does not tell it
+        serial = None  # a sleeping card does not tell it
     above = " ".join((function.root, *map(str, function.bridges)))
     uuid, name = known
     return _Kept(function.pci_id, function.subsystem_id, above, serial or "", uuid or "", name or "")

@@ -22,7 +22,7 @@ from program.flags import Flag
 from program.ports import ALLOW_HOST, METAVAR, HTTPPort, host_name, http_port, reached_by
 from program.problem import Problem
 
-#: Where the kubelet finds DRA drivers, which cannot register with it.
+#: The directory where the kubelet finds DRA drivers, which cannot register with it.
 _PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
 
 _log = logging.getLogger(__name__)

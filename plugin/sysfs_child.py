@@ -29,11 +29,11 @@ from program.errors import Refusal
 #: Seconds in one file before the kernel counts as silent. It answers in microseconds, on a node that is short of memory
 #: perhaps in a second or two.
 PATIENCE = 5.0
-#: The same for a process that could run, but gets no processor.
+#: Seconds for a process that could run, but gets no processor.
 PATIENCE_WITHOUT_PROCESSOR = 30.0
-#: Seconds between two looks at its progress.
+#: Seconds between two looks at the reading process's progress.
 TICK = 0.2
-#: Silent files, each with a process left behind, up to which questions are asked at all.
+#: The most silent files, each with a process left behind; with more, no questions are asked.
 MOST_SILENT = 16
 
 _PAGE = 8192

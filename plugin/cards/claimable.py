@@ -30,7 +30,7 @@ class ClaimableVGPU:
         return f"{PREFIX}{card}-{slug(self.type)}-{self.number}"
 
 
-#: What names of these devices begin with.
+#: The prefix of these devices' names.
 PREFIX = "vgpu-"
 
 
@@ -38,8 +38,7 @@ PREFIX = "vgpu-"
 class ClaimableCard:
     """A card with vGPUs for claims, by size and type; `memory` in gigabytes; its virtual `functions`, ascending.
 
-    `mediated`: its vGPUs are mediated devices, one on each virtual function, or any number on a card without virtual
-    functions.
+    `mediated`: its vGPUs are mediated devices, one on each virtual function, or any number on a card without these.
     """
 
     function: Function
@@ -99,8 +98,7 @@ def _cards(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[ClaimableCar
 
 
 def _virtual(host: Host, functions: tuple[Function, ...], config: Config, pci_ids: PCIIDs) -> Mapping[str, Device]:
-    """Return the device that the first virtual function is as a vGPU of each type, by the type's name as people write
-    it."""
+    """Return the first virtual function as a vGPU of each type, by the type's name as people write it."""
     devices = {
         plain(name): by_config(host, (replace(functions[0], vgpu_type=number),), config, pci_ids)
         for number, name in (host.vgpu_types.items() if functions else ())
@@ -109,7 +107,7 @@ def _virtual(host: Host, functions: tuple[Function, ...], config: Config, pci_id
 
 
 def _mediated(host: Host, parent: Function, config: Config, pci_ids: PCIIDs) -> Mapping[str, Device]:
-    """Return the device that a mediated device of this parent is, by its type's name as people write it."""
+    """Return a mediated device of this parent of each type, by the type's name as people write it."""
     devices = {
         plain(name): mediated(host, MediatedDevice(UUID(int=0), name, parent.address, None, None), config, pci_ids)
         for name in host.mdev_types[parent.address]

@@ -36,14 +36,14 @@ from program.problem import Problem
 #: The reason for a device that a rule withholds: nothing is to be fixed.
 BY_CONFIG = Hindrance("is withheld by the config", "")
 
-#: The reasons for a server's screen, by which people see it from afar, and for another console of the node.
+#: The reasons for a server's BMC screen, seen by remote administrators, and for another console of the node.
 BMC_SCREEN = Hindrance("is the screen of the management controller (BMC)", "leave it to the node")
 CONSOLE = Hindrance("is the boot VGA, the node's own screen", "leave it to the node")
 
-#: The reason for a card whose vGPUs are made when claimed, and for its virtual functions that are none.
+#: The reason for a card whose vGPUs are made when claimed, and for its virtual functions without a vGPU.
 CUT_FOR_CLAIMS = Hindrance("is for vGPUs, which are made when they are claimed", "")
 
-#: A resource, and what it is made of; None for a node device.
+#: A resource, and the kind of its devices; None for a node device.
 _Claim: TypeAlias = tuple[str, DeviceKind | None]
 
 

@@ -126,7 +126,7 @@ def _names(directory: Path) -> frozenset[str] | None:
     try:
         return frozenset(os.listdir(directory))
     except OSError as error:
-        # Such an error says nothing about the directory, but that nothing can be read now.
+        # Such an error says nothing about the directory: this process can read nothing now.
         if (fix := NO_LISTS.get(error.errno or 0)) is not None:
             raise Refusal(directory, f"cannot be read: {error.strerror}", fix) from error
         return None

@@ -76,7 +76,7 @@ def preferred(
     return (*must, *(device for device in chosen if device not in must))
 
 
-_NODE, _ROOT, _BRIDGE = range(3)  # depths in the tree; a bridge below a bridge has a greater one
+_NODE, _ROOT, _BRIDGE = range(3)  # depths in the tree; a bridge below a bridge is deeper
 
 _Way = tuple[Hashable, ...]
 #: The price of taking devices below a vertex. Lower is better; the first number that differs decides.

@@ -52,13 +52,12 @@ class VFIOSettings:
     d3cold_allowed: bool | None = None
 
 
-#: Nothing is to be otherwise.
+#: All settings stay as they are.
 NOTHING = VFIOSettings()
 
 
 def wanted_settings(host: Host, card: Card, config: Config) -> Mapping[PCIAddress, VFIOSettings]:
-    """Return the settings that the card's rules want of its functions (resets only of a lead); empty if they want
-    none."""
+    """Return the settings that the card's rules want of its functions, resets only of a lead; empty if none."""
     return {
         address: settings
         for one in _apart(host, card, config)

@@ -93,7 +93,7 @@ def _of_instances(types: Mapping[str, int], functions: int, others: Sequence[str
         kind = instance_of(name)
         most[kind], sizes[kind] = max(most[kind], count), size_of(name)
     used = Counter(instance_of(name) for name in others)
-    # Of a vGPU of another size it is not known how much of the instance its own size would have had.
+    # How much of the instance a vGPU of another size takes, counted in vGPUs of this size, is not known.
     full = {instance_of(name) for name in others if size_of(name) != sizes.get(instance_of(name))}
     left = {"functions": 0 if None in used else max(0, functions - len(others))}
     left |= {f"instances-{kind}": 0 if kind in full else max(0, most[kind] - used[kind]) for kind in most}

@@ -26,7 +26,7 @@ _WRITE_SECONDS = 30.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_APART = 0.25  # seconds between two looks at what the kernel makes a moment later
+_APART = 0.25  # seconds between two looks for a delayed change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +158,7 @@ class NodeChange:
         raise NotImplementedError
 
     def is_needed(self, node: NodeIO) -> bool:
-        """Look at the users and the present state. Return False if there is nothing to do; raise Failed if it must not
-        be done."""
+        """Look at users and present state. Return False if there is nothing to do; Failed if it must not be done."""
         return True
 
     def before(self, journal: Journal) -> Journal:
@@ -181,8 +180,7 @@ class NodeChange:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """The change that could not be done, and why; `left` has the parts of it and of earlier changes that remain, with
-    reasons."""
+    """The change that could not be done, and why; `left` names what remains of it and of earlier ones, with reasons."""
 
     change: NodeChange
     problem: Problem
@@ -206,7 +204,7 @@ def carry_out(
     and return the Shortfall; None if all are done. `remember_first`: record all changes before the first begins, for
     changes whose interruption the node's state does not show."""
     if remember_first:
-        # Also where nothing changes: a journal that cannot be written stops everything.
+        # Even if nothing changes: without a writable journal no change is done.
         node.journal.write(reduce(lambda journal, change: change.before(journal), changes, node.journal.read()))
     undoing: list[tuple[NodeChange, tuple[NodeChange, ...]]] = []
     for number, change in enumerate(changes, start=1):

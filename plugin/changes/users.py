@@ -80,7 +80,7 @@ class Users:
 
     def of(self, names: Iterable[Name]) -> Mapping[str, bool]:
         """Return all users of these devices in words, `pod vms/a`, `ResourceClaim vms/gpu`, and whether each is
-        certain; empty if nobody was given one."""
+        certain; empty if there are none."""
         names = tuple(names)
         pods = {str(holder): holder.is_certain for holder in self.holders(names)}
         return pods | {f"ResourceClaim {claim}": True for name in names for claim in self.claims.get(name, ())}
@@ -173,8 +173,7 @@ class _Groups:
         return cls({group: tuple(names) for group, names in members.items()}, group_of)
 
     def names(self, device_id: str) -> tuple[Name, ...]:
-        """Return the functions and mediated devices that an ID stands for; none for an ID that only its plugin
-        knows."""
+        """Return the functions and mediated devices of an ID; none for an ID that only its plugin knows."""
         if is_number(device_id):
             return self.members.get(int(device_id), ())
         name = address_or_none(device_id) or _uuid_or_none(device_id)

@@ -1,5 +1,4 @@
-"""The uses of a function: its parts in sysfs that are open, mounted, up or in a guest, and the pods and claims that
-have it."""
+"""The uses of a function: parts in sysfs that are open, mounted, up or in a guest, and pods and claims that have it."""
 
 import errno
 import os
@@ -108,8 +107,7 @@ def _in_dev(dev: Path, node: str) -> DeviceNumber | None:
 
 
 def _claim(sys: Path, dev: Path, part: Part) -> str | None:
-    """Return why the kernel has a disk for itself, or why an exclusive open, which shows that, is not possible; else
-    None."""
+    """Return why the kernel has a disk for itself, by an exclusive open, or why that cannot be tried; else None."""
     if part.subsystem != "block" or part.node is None or text(sys, f"{part.path}/partition") is not None:
         return None  # the whole disk answers for its partitions
     try:

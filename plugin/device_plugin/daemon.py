@@ -23,7 +23,7 @@ from program.ports import HTTPPort
 #: A server beside the device plugin: it ends when the watch is stopped, and its ProgramError ends the daemon.
 Server: TypeAlias = Callable[[Watch, Partitions], Coroutine[Any, Any, None]]
 
-_ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
+_ANSWERS_END_WITHIN = 1.0  # seconds, when the daemon ends
 
 
 async def run(

@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 
 _VERSION = "v1beta1"
 
-_LOOK_AT_SOCKETS = 10.0  # seconds; what inotify missed
-_LOOK_AT_SIBLINGS = 1.0  # seconds; nothing tells of a plugin that was killed
+_LOOK_AT_SOCKETS = 10.0  # seconds, for changes that inotify missed
+_LOOK_AT_SIBLINGS = 1.0  # seconds; no event tells that a plugin was killed
 _KUBELET_WATCHES_WITHIN = 10.0  # seconds from registration to ListAndWatch; the kubelet dials at once
 _STREAMS_END_WITHIN = 0.5  # seconds from a plugin's last message to the kubelet having taken note
 _ENDS_WITHIN = 2.0  # seconds for the last lists and the end of the streams
@@ -98,7 +98,7 @@ class _Serving:
         if self._servicer is not None:
             self._servicer.close()
         self._kubelet.moved()
-        # It may be waiting for a kubelet that does not answer.
+        # The task may be waiting for a kubelet that does not answer.
         asyncio.get_running_loop().call_later(_ENDS_WITHIN, task.cancel)
 
     async def keep(self, after: asyncio.Task[None] | None) -> None:
@@ -234,10 +234,10 @@ class _Serving:
                 return
             try:
                 now = _siblings(ours, self._resource)
-            except OSError:  # no descriptor is left: that says nothing of who is there
+            except OSError:  # no descriptor is left: that says nothing about the sockets
                 now = siblings
             if siblings and not now:
-                # Its last list was empty, and counts for the resource; or the kubelet held one registration only.
+                # The sibling's last list was empty, and counts for the resource; or the kubelet held one registration.
                 raise ConnectionResetError("the other plugin of this node has gone")
             siblings = now
             if servicer.lost:
@@ -278,6 +278,6 @@ def _siblings(ours: Path, resource: str) -> frozenset[str]:
         return frozenset(path.name for path in ours.parent.glob(f"{_sockets_of(resource)}*.sock")) - {ours.name}
 
     if others():
-        # A plugin that was killed leaves them behind, also those of resources that are no longer served.
+        # A killed plugin leaves its sockets behind, also those of resources that are no longer served.
         remove_dead_sockets(ours.parent)
     return others()

@@ -62,7 +62,7 @@ def _node(watch: Watch) -> Callable[[], Answer]:
     latest: tuple[Snapshot, bool, Answer] | None = None
 
     def page() -> Answer:
-        # It imports lxml, which a node that nobody looks at does without.
+        # It imports lxml, which only a visited page needs.
         from plugin.pages.page import node_page
 
         nonlocal latest
@@ -98,8 +98,7 @@ def _metrics(watch: Watch) -> Callable[[], Answer]:
 
 
 class _Collector:
-    """Makes metrics of the snapshot. A device's metric has the reason for its state, so that an alert can name card and
-    reason."""
+    """Makes metrics of the snapshot. A device's metric has its reason, so that an alert can name both."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch

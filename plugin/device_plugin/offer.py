@@ -13,7 +13,7 @@ from plugin.fabric.ownership import Partitions
 from plugin.watch.watch import Watch
 from program.errors import Refusal
 
-#: As the kubelet is told: ID, whether healthy, NUMA node where it is known.
+#: A device in the kubelet's list: ID, whether healthy, NUMA node if known.
 Listing = tuple[tuple[str, bool, int | None], ...]
 
 

@@ -17,7 +17,7 @@ from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
 
-#: Opening a VFIO group reads and writes its node; nothing in a container has to make one (m).
+#: Opening a VFIO group reads and writes its node; no container has to make a node (m).
 _PERMISSIONS = "rw"
 
 _AFTER_THE_ANSWER = 0.1  # seconds

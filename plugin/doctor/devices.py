@@ -40,7 +40,7 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     yield from _viability(snapshot, device)
     yield from _left_behind(device)
     if device.mdev is not None or is_the_nodes(snapshot, device) or is_for_parts(snapshot, device):
-        return  # the rest is the business of its parent's driver, or of the node
+        return  # the rest concerns its parent's driver, or the node
     # A device without a resource is given to no guest, and so not to two.
     if (
         device.resource is not None
@@ -97,13 +97,13 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
         if is_boot_vga(snapshot.host, lead) == BOOT_VGA:
             yield warning(Check.BOOT_VGA, wrong, BOOT_VGA.fix, of=device.id)
         else:
-            yield note(Check.BOOT_VGA, wrong, of=device.id)  # there is no other that could have it
+            yield note(Check.BOOT_VGA, wrong, of=device.id)  # no other card could have it
     if reason is None:
         return
     if snapshot.state(device) is DeviceState.CORDONED:
         yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
     elif device.withheld in (BMC_SCREEN, CONSOLE) or is_for_parts(snapshot, device):
-        # These stay what they are: of a card in parts guests get the parts.
+        # These findings stay as they are: guests get the parts of such a card.
         yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
     elif has_screen and not is_on_vfio(lead):
         # A node's screen belongs on its driver. If nothing else is left to hand out, another finding is an error.
@@ -179,8 +179,7 @@ def _no_reset(snapshot: Snapshot, device: Device) -> NodeFinding:
 
 
 def _not_as_wanted(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
-    """Yield settings that the config wants and functions on vfio lack: they are written only when vfio gets a
-    function."""
+    """Yield settings that the config wants and functions on vfio lack: they are written when vfio gets those."""
     for function in filter(is_on_vfio, device.functions):
         card = card_of(snapshot.host, function.address)
         wanted = wanted_settings(snapshot.host, card, snapshot.config).get(function.address, NOTHING)

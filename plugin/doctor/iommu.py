@@ -99,8 +99,8 @@ def why_there_is_none(platform: Platform) -> tuple[str, ...]:
 
 
 def _why_arm_has_none(platform: Platform) -> tuple[str, ...]:
-    """Return why there is no IOMMU on ARM, and the fixes: there is no parameter, and the firmware says which IOMMU a
-    PCIe bridge has."""
+    """Return why ARM has no IOMMU, and the fix: no parameter counts, and the firmware names the IOMMU of a PCIe
+    bridge."""
     wrong = _not_for_pci(platform) if platform.iommus else "there is no IOMMU: the device tree names no SMMU"
     if platform.has_device_tree:
         return (

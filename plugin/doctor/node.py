@@ -314,8 +314,7 @@ def _memlock(platform: Platform) -> Iterator[NodeFinding]:
 
 
 def _huge_pages(transparent: TransparentPages) -> Iterator[NodeFinding]:
-    """Yield findings about the start time that the node's page settings cost a VM with GPUs; nothing about an unknown
-    setting."""
+    """Yield findings about huge pages, which make a VM with GPUs start faster; nothing about an unknown setting."""
     directory = "/sys/kernel/mm/transparent_hugepage"
     cost = "a VM with GPUs and 128 GiB takes some 20 s more to start, by one thread"
     if transparent.for_private is False:

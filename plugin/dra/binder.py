@@ -26,8 +26,8 @@ from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
-_AT_MOST = 25.0  # seconds: the rest takes some of those that the kubelet waits
-_FILES_FOR_ALL_TO_READ = 0o022  # what a command by hand has; the daemon's own is for its sockets
+_AT_MOST = 25.0  # seconds: less than the kubelet waits, since other steps take time too
+_FILES_FOR_ALL_TO_READ = 0o022  # the umask of a manual command; the daemon's own is for its sockets
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Binder:
         except OSError as error:
             fix = "see whether the container may have more processes"
             raise Refusal(command, f"cannot be started: {error.strerror}", fix) from error
-        # The task goes on if the caller does not wait any more.
+        # The task goes on even if the caller stops waiting.
         task = self._latest = asyncio.create_task(child.answer_async(), name=command)
         task.add_done_callback(lambda task: self._note(verb, clock() - began, task))
         await self._wait(task, deadline)
@@ -123,8 +123,7 @@ def _remove(roots: Roots, config: Config, vgpus: Sequence[Name], others: AskUser
 
 
 def _rebind(roots: Roots, functions: Sequence[PCIAddress], decide: Decide, others: AskUsers) -> frozenset[str]:
-    """In the child: bind or unbind the cards of these functions as `decide` says; return the functions that have
-    another driver now."""
+    """In the child: rebind these functions' cards as decided; return the functions that have another driver now."""
     os.umask(_FILES_FOR_ALL_TO_READ)
     plan = rebind(roots, lambda host: named_cards(host, functions), decide, others)
     return frozenset(str(move.address) for move in plan.moves)

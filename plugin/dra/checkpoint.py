@@ -19,7 +19,7 @@ from pathlib import Path
 from plugin.cards.claimable import PREFIX
 from plugin.state_files import Broken, Lost, StateFile, json_of, locked_within
 
-#: What to do where a file of the driver's cannot be read or written.
+#: The fix if one of the driver's files cannot be read or written.
 PLACE = "see the node's disk, and the plugin pod's mounts"
 
 _VERSION = 1

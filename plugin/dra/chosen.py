@@ -11,7 +11,7 @@ from plugin.dra.slices import device_name
 from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
 
-#: Any UUID: the namespace of those of mediated devices.
+#: An arbitrary UUID: the namespace of mediated devices' UUIDs.
 _MEDIATED = UUID("0b8e3c0c-9d0a-5f0e-8a44-5a1d6f6a6c35")
 
 

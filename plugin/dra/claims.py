@@ -69,8 +69,7 @@ def check(reference: Reference) -> None:
 
 
 def ours(claim: Mapping[str, Any], node: str) -> list[Mapping[str, Any]]:
-    """Return the results of a claim (the API server's object) that are this node's devices; empty if it is not
-    allocated here."""
+    """Return the results of the API server's claim that are this node's devices; empty if it is not allocated here."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
     results = (allocation.get("devices") or {}).get("results") or ()
     return _of_node(results, node)
@@ -86,8 +85,7 @@ def has_conditions(claim: Mapping[str, Any], node: str) -> bool:
 
 
 def awaits(claim: Mapping[str, Any], node: str) -> bool:
-    """Whether the scheduler waits for a device of this node: it has binding conditions, and is neither READY nor
-    FAILED."""
+    """Whether the scheduler waits for a device of this node: one with conditions, and neither READY nor FAILED."""
     decided = {
         each.get("device")
         for each in _of_node((claim.get("status") or {}).get("devices") or (), node)

@@ -82,7 +82,7 @@ class Conditions:
     def _set_kept(self, *, to: bool) -> None:
         if self.are_kept is not to:
             self.are_kept = to
-            self._watch.wake()  # whoever publishes
+            self._watch.wake()  # the publisher waits for that
 
     def _hear(self, claim: Mapping[str, Any]) -> None:
         metadata = claim["metadata"]

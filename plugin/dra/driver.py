@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _SOCKETS = f"{PREFIX}dra-"
 _LOOK_AT_SOCKET = 2.0  # seconds
-_RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 25.0  # seconds; the second where something is left
+_RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 25.0  # seconds; the second if something is left to take back
 _ENDS_WITHIN = 5.0  # seconds, for claims that are being prepared
 
 

@@ -81,12 +81,12 @@ class Claims:
         binder = binder or Binder(watch.sources.sys, watch.sources.state, watch.counters.binds)
         self._devices = ClaimDevices(watch, binder)
         self._partitions = partitions
-        self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
+        self._not_given_back: dict[str, Hindrance] = {}  # by device: why it is not back on its driver
         self._unbound: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be bound
         self._lock = asyncio.Lock()
         self._tasks = ClaimTasks()
         self._asked_again = asked_again
-        self._asked: dict[str, float] = {}  # when a claim that is begun was last asked for, by the loop's clock
+        self._asked: dict[str, float] = {}  # when a begun claim was last requested, by the loop's clock
         self.is_begun = asyncio.Event()
         self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
 
@@ -159,8 +159,7 @@ class Claims:
                 self.is_begun.set()
 
     async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:
-        """Return the devices that the claim's pod has already: they do not depend on the API server. Raise `unanswered`
-        if it has none."""
+        """Return the devices that the claim's pod has already, without the API server; raise `unanswered` if none."""
         async with self._alone():
             known = self._read().get(uid)
             if known is None or not self._is_given(uid, known):
@@ -190,7 +189,7 @@ class Claims:
         if known is not None:
             self._want_again(known)
             if is_same and self._is_given(uid, known):
-                # Its pod may have it in use: what is wrong with a card now is not the answer to this question.
+                # Its pod may be using the devices: a card's present trouble does not matter here.
                 return known.devices
             if not is_same:
                 self._files.remove(uid)
@@ -207,7 +206,7 @@ class Claims:
             devices = await self._take(claim, claims, before, is_given=is_given, is_here=is_here)
         except StillAtWork:
             raise
-        except Exception:  # by a defect no card stays bound, either
+        except Exception:  # even after a defect of ours no card stays bound
             if not is_given:
                 await self._take_back_if_it_can(uid)
             raise
@@ -314,7 +313,7 @@ class Claims:
 
     async def _take_back(self, uid: str) -> None:
         known = self._read().get(uid)
-        # Files and partitions may be there without an entry: a plugin may be ended, and a node started anew, between.
+        # Files and partitions may exist without an entry, if the plugin ended or the node restarted in between.
         self._files.remove(uid)
         await self._partitions.release(uid, None if known is None else [device.id for device in known.devices])
         if known is None:
@@ -327,8 +326,7 @@ class Claims:
             _log.info("unprepared claim %s", known, extra={"claim": str(known)})
 
     async def _take_back_if_it_can(self, uid: str) -> bool:
-        """Take back a claim; if that fails, log why and return False: it stays in the checkpoint, for the next
-        attempt."""
+        """Take back a claim, or log why not and return False: it stays in the checkpoint for the next attempt."""
         try:
             await self._take_back(uid)
         except ProgramError as error:
@@ -412,7 +410,7 @@ class Claims:
 
     def _tell(self, claims: Mapping[str, Prepared]) -> None:
         now = claimed(claims)
-        # Another plugin of the node may have given it back.
+        # Another plugin of the node may have given a device back.
         self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in now}
         clock = asyncio.get_running_loop().time()
         self._unbound = {device: (until, why) for device, (until, why) in self._unbound.items() if clock < until}

@@ -42,7 +42,7 @@ class Publisher:
         self._node = node
         self._is_ours = is_ours
         self._uid: str | None = None
-        # By name: the slice as it was sent, and the server's version of it, which may lack a field.
+        # By name: the slice as sent, and the version of the server's slice, which may lack fields.
         self._sent: dict[str, tuple[SliceObject, str]] = {}
         self._takes_taints = self._takes_conditions = self._takes_counters = True
         self._keeps_conditions = keeps_conditions
@@ -114,7 +114,7 @@ class Publisher:
         owner = OwningNode(self._node, self._uid)
         wanted = slices(snapshot, owner, generation=generation, counters=self._takes_counters)
         if not (snapshot.inventory.published or snapshot.config.uses_dra):
-            return []  # the config has it otherwise now
+            return []  # the config no longer asks for slices
         return [self._taken(each) for each in wanted]
 
     def _taken(self, each: SliceObject) -> SliceObject:

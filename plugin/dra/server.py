@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 #: The services on the driver's socket, as a registration names them.
 VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
-#: Seconds for which the kubelet takes a device's health as known; it is sent again in half that time.
+#: Seconds for which the kubelet trusts a device's health; it is sent again in half that time.
 _HEALTH_HOLDS = 60
 
 
@@ -41,7 +41,7 @@ class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
     async def NodePrepareResources(
         self, request: api.NodePrepareResourcesRequest, context: Context
     ) -> api.NodePrepareResourcesResponse:
-        # At once, since the kubelet's deadline is for all of them.
+        # All claims at once, since the kubelet's deadline is for all together.
         answers = await asyncio.gather(*(self._prepare(_reference(claim)) for claim in request.claims))
         return api.NodePrepareResourcesResponse(
             claims={claim.uid: answer for claim, answer in zip(request.claims, answers, strict=True)}
@@ -124,7 +124,7 @@ class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
         vgpus = {name: snapshot.inventory.by_id.get(device) for device, name in snapshot.claimable_names.items()}
         named += [(name, device) for name, device in vgpus.items() if device is not None]
         for name, device in named:
-            # Who has a card that is out of service keeps it.
+            # A pod that has a card out of service keeps it.
             reason = snapshot.trouble(device)
             devices.append(
                 health_pb2.DeviceHealth(

@@ -23,7 +23,7 @@ from plugin.dra.claims import FAILED, READY
 from plugin.node.snapshot import Snapshot
 from plugin.nvml import UNKNOWN, Identity
 
-#: A device, a slice: as Kubernetes' JSON has it.
+#: A device or a slice, as Kubernetes' JSON.
 SliceObject: TypeAlias = dict[str, Any]
 
 #: The API takes 128 devices in a slice, and half as many where one of them has a taint or consumes counters
@@ -92,7 +92,7 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
     others = [
         plain(snapshot.host.vgpu_types.get(function.vgpu_type, ""))
         for function in card.functions
-        # One that a claim has consumes by the device that is allocated for it.
+        # A vGPU that a claim has consumes through the device that is allocated to the claim.
         if function.vgpu_type is not None and snapshot.claimable_names.get(str(function.address)) not in names
     ]
     parents = {card.function.address, *(function.address for function in card.functions)}

@@ -36,7 +36,7 @@ class DeviceStatus:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: The state of the device of a name; None if there is nothing to say of it.
+#: The state of a device by its name; None if there is nothing to report.
 States: TypeAlias = Callable[[str], DeviceStatus | None]
 
 

@@ -32,7 +32,7 @@ class ClaimTasks:
         if task is None:
             task = self._tasks[verb, uid] = asyncio.create_task(begin())
             task.add_done_callback(lambda ended: self._forget((verb, uid), ended))
-        # Whoever waits may be cancelled; the work is not.
+        # The waiting call may be cancelled, but not the work.
         await asyncio.wait({task}, timeout=self._within)
         if not task.done():
             wrong = f"is not {verb} within {self._within:g} s: an earlier claim, a driver or the API server takes long"
@@ -50,4 +50,4 @@ class ClaimTasks:
     def _forget(self, key: tuple[str, str], ended: asyncio.Task[Any]) -> None:
         del self._tasks[key]
         if not ended.cancelled():
-            ended.exception()  # who asked has it, or asks again
+            ended.exception()  # the caller has the exception, or asks again

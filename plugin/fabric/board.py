@@ -14,10 +14,10 @@ from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.partitions import Partition, Table
 from program.errors import Refusal
 
-#: What to do where a module ID is not known.
+#: The fix for an unknown module ID.
 MAKE_KNOWN = "let gpu-plugin bind read it, or write it to fabric.modules of the config"
 
-_NEAREST = 3  # partitions that are named where a set is none
+_NEAREST = 3  # partitions that are named if a set is no partition
 #: Attributes. A device has 32 at most (ResourceSliceMaxAttributesAndCapacitiesPerDevice, kubernetes/api
 #: resource/v1/types.go), and a table may have any partitions.
 _MOST_PLACES = 13
@@ -88,7 +88,7 @@ class Board:
         partition = self.table.by_modules(modules)
         is_alone = sum(len(self.gpus(device)) for device in on_board) == 1
         if is_alone and (unknown or partition is None):
-            return None  # a GPU by itself works without
+            return None  # a single GPU works without a partition
         subject = ", ".join(device.id for device in devices)
         if unknown:
             wrong = f"are no known partition: the module ID of {', '.join(unknown)} is not known"

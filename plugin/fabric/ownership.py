@@ -39,7 +39,7 @@ _TRIES_APART = 0.5  # seconds
 
 #: Seconds from one reconcile to the next, however seldom the node is looked at: docs/fabric.md promises a minute.
 RECONCILED_EVERY = 60.0
-#: Seconds in which the manager may still do what it was asked and did not answer.
+#: Seconds in which the manager may still carry out a request that it did not answer.
 _STILL_COMING = 60.0
 _GIVE_BACK_EVERY = 15.0  # seconds between looks, where the manager ends if it has no list within 60
 
@@ -122,7 +122,7 @@ class Partitions:
         ids = read_module_ids(settings, self._state)
         if not any(gpus(device, ids) for devices in sets for device in devices):
             return tuple({} for _ in sets)
-        # The caller may be cancelled; what the manager is doing then has to be written down all the same.
+        # The caller may be cancelled; the manager's work has to be recorded all the same.
         return await self._to_its_end(self._acquire(settings, sets, claim))
 
     async def release(self, claim: str, device_ids: Iterable[str] | None = None) -> None:
@@ -228,7 +228,7 @@ class Partitions:
                 try:
                     await self._deactivate(manager, partition)
                 except Refusal:
-                    pass  # it stays written down, and a reconcile deactivates it
+                    pass  # it stays recorded, and a reconcile deactivates it
                 else:
                     self._write(self.sight.owners.without(partition.id))
             raise
@@ -273,7 +273,7 @@ class Partitions:
         partition = None if self.sight.board is None else self.sight.board.table.by_id(partition_id)
         if written is None:
             return
-        # By another table the number is of other GPUs, and nothing of ours is active.
+        # In another table the number means other GPUs, and no partition of ours is active.
         if partition is not None and partition.modules == written.modules and partition.is_active:
             await self._deactivate(manager, partition)
             self._set_active(partition_id, is_active=False)

@@ -48,6 +48,5 @@ class Table:
         return next((each for each in self.partitions if each.id == partition_id), None)
 
     def by_modules(self, modules: Iterable[int]) -> Partition | None:
-        """Return the partition of exactly these GPUs; None if there is none. IDs do not show the GPUs: boards number
-        partitions differently."""
+        """Return the partition of exactly these GPUs, if any. IDs do not show them: boards number differently."""
         return next((each for each in self.partitions if each.modules == tuple(sorted(modules))), None)

@@ -47,7 +47,7 @@ _LOOKS, _APART = 100, 0.05  # for a function's new driver; the second in seconds
 
 _AS_IT_IS = Config()
 
-#: Chooses cards, and decides what is to become of them.
+#: Functions that choose cards, and that decide on a plan for them.
 Choose = Callable[[Host], tuple[Card, ...]]
 Decide = Callable[[Survey, tuple[Card, ...]], "Plan"]
 
@@ -229,8 +229,7 @@ def _is_offered(host: Host, card: Card, config: Config) -> bool:
 
 
 def plan_bind(survey: Survey, cards: Iterable[Card], *, config: Config = _AS_IT_IS, skip: bool = False) -> Plan:
-    """Plan to bind to vfio every function of these cards that is not there already, with the settings that the config
-    wants.
+    """Plan to bind to vfio every function of these cards that is not there already, with its settings by the config.
 
     Refusal, naming every card that cannot be bound with its reason. With `skip` the node's own cards (its console, its
     disk, cards in one group with those) are skipped instead. A card that could be bound once its users let go of it, or
@@ -299,7 +298,7 @@ def _to_vfio(survey: Survey, function: Function, wanted: VFIOSettings) -> Move:
     now = survey.binding(function)
     driver = survey.vfio_driver(function)
     remembered = survey.former_binding(function)
-    # A bind or an unbind that was ended on the way has left what was not there before.
+    # After an interrupted bind or unbind the present binding is not the former one.
     is_left = now.is_vfio or survey.is_half_given_back(function)
     former = remembered if remembered is not None and is_left else now
     # Also the settings of a bind that was killed before it reached the driver.

@@ -48,7 +48,7 @@ def hindrances(
         }
         if not strangers:
             break
-        own |= strangers  # a card that shares a group with one of them has a stranger more
+        own |= strangers  # so a card in one of their groups has one more stranger
     refused = {
         address: reason
         for address, card in left.items()
@@ -106,8 +106,7 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
 
 
 def _shared(host: Host, card: Card, taken: Container[PCIAddress]) -> Hindrance | None:
-    """Return who keeps the card's IOMMU group from guests even if the functions `taken` are bound; None if nobody
-    does."""
+    """Return who keeps the card's IOMMU group from guests even with the functions `taken` bound, if anybody."""
     shared = shared_with(host, card, taken)
     return None if shared is None else Hindrance(f"it {shared.wrong}", shared.fix)
 

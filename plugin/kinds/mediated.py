@@ -14,7 +14,7 @@ from plugin.changes.engine import Failed, NodeChange, NodeIO, Write, do
 from plugin.changes.journal import Journal
 from plugin.kinds.cut import VGPU, CardChange, Survey, no_further
 
-_LOOKS = 20  # at what the kernel makes a moment later
+_LOOKS = 20  # for the kernel's delayed changes
 _ASK_THE_KERNEL = "see the kernel's log (dmesg)"
 
 
@@ -60,7 +60,7 @@ def no_longer_claimed(node: NodeIO, uuid: UUID, card: CutCard | None) -> NodeCha
         return None
     mdev = None if card is None else _mdev(card, uuid)
     if card is None or mdev is None or str(mdev.parent) != parent:
-        # Somebody removed it, or it never was.
+        # Somebody removed it, or it never existed.
         node.journal.change(lambda journal: journal.without("mdevs", str(uuid)))
         return None
     return Remove(card.address, uuid, mdev.type_name)

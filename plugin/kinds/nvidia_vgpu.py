@@ -23,7 +23,7 @@ from program.problem import Problem, summary
 DRIVER = "nvidia"
 
 _TRIES = 5
-_LOOKS = 20  # at what the kernel makes a moment later
+_LOOKS = 20  # for the kernel's delayed changes
 _LOOKS_AFTER_FAILURE = 4
 _END_NVML = "end what asks NVML for the cards, and see the kernel's log (dmesg)"
 
@@ -110,7 +110,7 @@ def no_longer_claimed(node: NodeIO, function: PCIAddress, card: CutCard | None) 
         return None
     now = None if card is None else _type_of(card, function)
     if card is None or now != ours.number:
-        # What it is now, if anything, is not ours.
+        # Its present vGPU, if any, is not ours.
         node.journal.change(lambda journal: journal.without("types", str(function)))
         return None
     return Clear(card.address, function, ours)
@@ -130,7 +130,7 @@ class TurnOn(CardChange):
         return "turn on its virtual functions (sriov-manage -e)"
 
     def is_needed(self, node: NodeIO) -> bool:
-        return not self.read(node).functions  # else somebody was faster, and they are theirs
+        return not self.read(node).functions  # otherwise somebody else made them meanwhile
 
     def before(self, journal: Journal) -> Journal:
         return journal.with_entry("functions", str(self.card), self.possible)

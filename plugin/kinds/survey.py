@@ -44,8 +44,7 @@ class Survey:
         return DriverBinding(function.driver, self.details[function.address].driver_override)
 
     def former_of(self, function: Function) -> Former | None:
-        """Return the function's driver and settings before vfio had it; None if they are not remembered, or are another
-        card's."""
+        """Return the function's driver and settings before vfio had it; None if not remembered, or another card's."""
         former = self.former.get(str(function.address))
         return None if former is None or former.id != function.pci_id else former
 

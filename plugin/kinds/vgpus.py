@@ -110,7 +110,7 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: boo
         and all(isinstance(one.where, PCIAddress) and one.ours and one.user is None for one in there)
     )
     kept = 0
-    # Those in use first: they stay in any case.
+    # vGPUs in use first: they stay in any case.
     for one in sorted((one for one in there if one.ours), key=lambda one: one.user is None):
         if left[one.name] and not sets_mode:
             left[one.name] -= 1
@@ -147,7 +147,7 @@ def _claimable(survey: Survey, card: CutCard, rule: VGPURule) -> Iterator[NodeCh
         if isinstance(first, Problem):
             return
     if any(vgpus_of(survey, card)):
-        return  # it lists less than it could become, and its mode stays
+        return  # a card with vGPUs lists fewer types, and keeps its mode
     known = {*survey.types.values(), *(kind.name for place in card.places for kind in place.mdev_types)}
     # A GPU instance can be made when the virtual functions are on, so its types may be listed later.
     wanted = {plain(one) for one in rule.types if instance_of(one) is None}

@@ -17,7 +17,7 @@ from plugin.kinds.cut import CardChange, Survey
 from plugin.kinds.drivers import DriverBinding, writes
 from program.problem import Problem, summary
 
-_LOOKS = 20  # at what the kernel makes a moment later
+_LOOKS = 20  # for the kernel's delayed changes
 _ASK_THE_KERNEL = "see the kernel's log (dmesg)"
 _ASK_FOR_VFIO = "see the kernel's log (dmesg); vfio needs an IOMMU that is turned on"
 
@@ -25,8 +25,7 @@ _ASK_FOR_VFIO = "see the kernel's log (dmesg); vfio needs an IOMMU that is turne
 @dataclass(frozen=True, slots=True)
 class Vendor:
     """How a card's driver handles virtual functions. `takers` are the drivers that give them to guests, the best first.
-    `counts`, for a driver that takes no number, returns why the card cannot get a number of functions; None if it has
-    that many."""
+    `counts`, for a driver that takes no number, returns why the card cannot get so many; None if it has them."""
 
     takers: tuple[str, ...] = ("vfio-pci",)
     counts: Callable[[CutCard, int], Problem | None] | None = None
@@ -45,7 +44,7 @@ def _nvidia(card: CutCard, count: int) -> Problem | None:
     return Problem(str(card.address), wrong, "name types, not functions")
 
 
-#: The drivers of cards that are not as all others.
+#: The cards' drivers that differ from others.
 VENDORS: Mapping[str, Vendor] = MappingProxyType(
     {"xe": Vendor(takers=("xe-vfio-pci", "vfio-pci")), "gim": Vendor(counts=_gim), "nvidia": Vendor(counts=_nvidia)}
 )
@@ -71,7 +70,7 @@ def wanted(
     elif driver is None:
         yield Problem(name, "its virtual functions need vfio-pci, which is not loaded", "modprobe vfio-pci")
     elif now == count and _has(card, quota):
-        # Others' stay with the driver that they have.
+        # Functions that others made keep their driver.
         if name in survey.journal.functions and any(each.driver is None for each in card.functions):
             yield Give(card.address, driver)
     elif now and (reason := _cannot_be_recut(survey, card)) is not None:
@@ -227,7 +226,7 @@ class Count(CardChange):
             raise Failed(self.card, f"does not get {self.count} virtual functions", _ASK_THE_KERNEL)
         if self.count:
             return (Count(self.card, self.count, self.now),)
-        # With what the kernel forgets of them: their quotas and drivers.
+        # With their quotas and drivers, which the kernel forgets.
         quotas = [
             (number, {Quota(file): value for file, value in its.items()}) for number, its in before.quotas.items()
         ]

@@ -1,5 +1,4 @@
-"""The node at one moment: `look` reads it, `snapshot` is the value from which everything follows that the plugin says
-about it.
+"""The node at one moment: `look` reads it, `snapshot` is the value on which all statements of the plugin rest.
 
 A part that was not read is unknown in the snapshot, never absent.
 """

@@ -41,7 +41,7 @@ from program.problem import Problem
 #: Refusal if nothing can be read in that tree now.
 AskSysfs: TypeAlias = Callable[..., Awaitable[Any]]
 
-#: Between the two reads that a function has to answer with ones. Seconds; a reset takes less.
+#: Seconds between the two reads that have to return ones; a reset takes less.
 _RESETS_END_WITHIN = 2.0
 
 
@@ -86,7 +86,7 @@ async def look(
     host, journal_trouble = _with_ours(host, places, config)
     if before is not None:
         host = host.as_seen_since(before.host)
-        # A card that is full names no types any more, and claims will want them again.
+        # A full card names no types, but later claims will need them.
         host = replace(host, vgpu_types={**before.host.vgpu_types, **host.vgpu_types})
     same = before if before is not None and before.config == config else None
     inventory = take_inventory(host, config, names, None if same is None else same.inventory)

@@ -114,8 +114,7 @@ class Snapshot:
 
     @property
     def not_read(self) -> tuple[Fault | Problem, ...]:
-        """Sources that could not be read, and why: entries of sysfs, the files of NVIDIA's driver, and our own
-        files."""
+        """Unreadable sources, and why: entries of sysfs, the files of NVIDIA's driver, and our own files."""
         troubles = (self.identities.trouble, self.journal_trouble, self.claims_trouble)
         return (*self.host.faults, *(trouble for trouble in troubles if trouble is not None))
 

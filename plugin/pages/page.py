@@ -10,7 +10,7 @@ from plugin.node.snapshot import DeviceState, Snapshot
 from plugin.pages.boxes import Style, title
 from plugin.pages.picture import layout
 
-_SECONDS = 5  # between two questions for what is new
+_SECONDS = 5  # between two requests for changes
 
 _COLOURS = {state: Style[state.name].colours.edge for state in DeviceState}
 _STYLE = """

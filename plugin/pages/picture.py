@@ -1,8 +1,7 @@
 """A picture of a node for a bug report: NUMA nodes, root complexes, ports, switches, and every device in its place with
 its state and the number of the reason.
 
-Pure: from a snapshot to the text of an SVG, the same bytes for the same node. A state is shown by a colour, and in
-words.
+Pure: from a snapshot to the text of an SVG, the same bytes for the same node. A state has a colour and a word.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _SUBSYSTEMS = (b"pci", b"vfio", b"vfio-dev", b"mdev")
 
 _KERNEL = 1  # the multicast group of the kernel's own events; udev's are in another
-_ENOUGH = 1 << 20  # bytes to hold while nobody reads: a few thousand events
+_ENOUGH = 1 << 20  # bytes of buffer: a few thousand events
 _NETLINK_KOBJECT_UEVENT = 15  # include/uapi/linux/netlink.h
 
 #: Seconds from the first event of a burst in which all others belong to it: a burst is one change.

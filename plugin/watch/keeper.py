@@ -136,8 +136,7 @@ async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
 
 
 async def _find_due(due: Bell, bells: Bells) -> None:
-    """Ring `due`, for a question to the kubelet, when the kubelet's directory changes, and again when its list shows
-    the change."""
+    """Ring `due` when the kubelet's directory changes, and again when the kubelet's list shows the change."""
     while True:
         await bells.kubelet.rung()
         due.ring()

@@ -150,8 +150,7 @@ async def _answered(question: Question) -> None:
 
 
 def fork_for_each(requests: socket.socket) -> NoReturn:
-    """Fork a process for each question, and kill processes that the daemon names, until it closes its end of
-    `requests`."""
+    """Fork a process for each question, and kill processes that the daemon names, until it closes its end."""
     children: set[int] = set()
 
     def take_leave(signum: int, frame: object) -> None:
@@ -163,9 +162,9 @@ def fork_for_each(requests: socket.socket) -> NoReturn:
         ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
         for signum in ignored:
             signal.signal(signum, signal.SIG_IGN)  # it ends with the daemon
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)  # for those that it forks
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)  # for the processes that it forks
         signal.signal(signal.SIGCHLD, take_leave)
-        gc.disable()  # also in those that it forks: they end soon
+        gc.disable()  # also in the processes that it forks: they end soon
         while True:
             request, descriptors, _, _ = socket.recv_fds(requests, _LONGEST, 2)
             # No child may be reaped, and its ID used again, between the check of the set and the kill.
