@@ -26,7 +26,7 @@ from pydantic import AliasPath as At
 from pydantic.alias_generators import to_camel
 
 from pci.address import PCIAddress
-from pci.slices import DRIVER, device_name_of
+from pci.slices import DRIVER, device_name_of, vgpu_names_of
 from program.errors import Nonsense
 from program.problem import printable
 
@@ -352,10 +352,9 @@ class ResourceClaim(AnyObject):
 
     def has(self, node: str, address: PCIAddress) -> bool:
         """Return whether the claim has this card of a node, or a vGPU of the card."""
-        name = device_name_of(address)
-        vgpus = f"vgpu-{name.removeprefix('pci-')}-"
+        card, vgpus = device_name_of(address), vgpu_names_of(address)
         of_node = [each.device for each in self.results if (each.driver, each.pool) == (DRIVER, node)]
-        return any(each == name or each.startswith(vgpus) for each in of_node)
+        return any(each == card or each.startswith(vgpus) for each in of_node)
 
 
 def objects_in(text: bytes) -> list[Any]:

@@ -29,10 +29,14 @@ class Cordon:
     since: str = ""
     why: str = ""
 
+    @property
+    def by_whom(self) -> str:
+        return f"by {self.by or 'nobody knows whom'}"
+
     def __str__(self) -> str:
         since = _TIME.sub(r"on \1 \2 UTC", self.since)
         why = f"({self.why})" if self.why else ""
-        return " ".join(filter(None, (f"by {self.by or 'nobody knows whom'}", since, why)))
+        return " ".join(filter(None, (self.by_whom, since, why)))
 
     def as_json(self) -> dict[str, str]:
         return asdict(self)

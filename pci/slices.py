@@ -69,7 +69,21 @@ _PLACES = uuid.UUID("6d5b1c0e-63b8-5c9c-9a34-0f6c1d0b8a52")
 
 def device_name_of(address: object) -> str:
     """Return the name of the device with this PCI address: `pci-0000-41-00-0`."""
-    return f"pci-{str(address).replace(':', '-').replace('.', '-')}"
+    return f"pci-{_with_hyphens(address)}"
+
+
+def vgpu_names_of(address: object) -> str:
+    """Return the beginning of the names of a card's vGPUs that are made when claimed: `vgpu-0000-41-00-0-`."""
+    return f"vgpu-{_with_hyphens(address)}-"
+
+
+def is_vgpu(name: str) -> bool:
+    """Return whether a device's name is that of a vGPU that is made when claimed."""
+    return name.startswith("vgpu-")
+
+
+def _with_hyphens(address: object) -> str:
+    return str(address).replace(":", "-").replace(".", "-")
 
 
 def fitted(text: str) -> str:

@@ -30,6 +30,12 @@ def require_directory(flag: str, path: Path | None) -> None:
         raise UserError(f"{flag} {path}", "is no directory", "name one that is there, or leave it out")
 
 
+def require_node(cordons: Path | None, node: str | None) -> None:
+    """Raise UserError for cards out of service (--cordons) without the name of the node whose cards count."""
+    if cordons is not None and node is None:
+        raise UserError("--cordons", "is of all nodes, and this one's name is not known", "name it with --own-node")
+
+
 def words(flag: str, command: str) -> list[str]:
     """Return the words of the command that a flag names; UserError if a quote stays open."""
     try:

@@ -13,7 +13,7 @@ from typing import Annotated
 from plugin.cards.config import Config
 from plugin.cards.names import PCI_IDS, read_pci_ids
 from plugin.device_plugin.monitoring import LIVE, READY
-from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, StateDirectory, Sysfs
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, StateDirectory, Sysfs, require_node
 from plugin.state_files import boot_id
 from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources
@@ -144,8 +144,7 @@ def start(flags: ServeFlags, reader: Reader) -> None:
         read_config=read_config,
         rescan=flags.rescan,
     )
-    if flags.cordons is not None and sources.node is None:
-        raise UserError("--cordons", "is of all nodes, and this one's name is not known", "name it with --own-node")
+    require_node(flags.cordons, sources.node)
     if flags.allow_host and flags.metrics is None and flags.health is None:
         raise UserError(ALLOW_HOST, "is for a port that is served", "add --metrics or --health, or leave it out")
     metrics, health = (

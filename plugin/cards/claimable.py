@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pci.host import Function, Host, MediatedDevice
 from pci.memory import memory_of
+from pci.slices import vgpu_names_of
 from plugin.cards.config import Config
 from plugin.cards.inventory import Device, by_config, mediated
 from plugin.cards.names import PCIIDs
@@ -26,12 +27,7 @@ class ClaimableVGPU:
     @property
     def name(self) -> str:
         """The device's name in a ResourceSlice, a DNS label: `vgpu-0000-41-00-0-l40s-24q-0`."""
-        card = str(self.card.address).replace(":", "-").replace(".", "-")
-        return f"{PREFIX}{card}-{slug(self.type)}-{self.number}"
-
-
-#: The prefix of these devices' names.
-PREFIX = "vgpu-"
+        return f"{vgpu_names_of(self.card.address)}{slug(self.type)}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,10 @@ from plugin.cards.names import PCI_IDS, PCIIDs
 from plugin.changes.users import CannotAsk, KubeletList
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
-from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs, require_directory
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs, require_directory, require_node
 from plugin.node.look import NodeDirectories, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
-from program.errors import UserError
 from program.flags import Flag
 from program.problem import Problem
 
@@ -98,8 +97,7 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     is_this_node = flags.sysfs == _SYS
     for flag in ("proc", "dev", "state", "cordons", "dra_state"):
         require_directory(f"--{flag.replace('_', '-')}", getattr(flags, flag))
-    if flags.cordons is not None and flags.own_node is None:
-        raise UserError("--cordons", "is of all nodes, and this one's name is not known", "name it with --own-node")
+    require_node(flags.cordons, flags.own_node)
     flags = in_pod(flags)
     sysfs, proc, dev, state, dra_state = flags.sysfs, flags.proc, flags.dev, flags.state, flags.dra_state
     if is_this_node:

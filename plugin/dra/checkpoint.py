@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from plugin.cards.claimable import PREFIX
+from pci.slices import is_vgpu
 from plugin.state_files import Broken, Lost, StateFile, json_of, locked_within
 
 #: The fix if one of the driver's files cannot be read or written.
@@ -41,7 +41,7 @@ class PreparedDevice:
     @property
     def is_made(self) -> bool:
         """Whether the device is a vGPU that is made for the claim."""
-        return self.name.startswith(PREFIX)
+        return is_vgpu(self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,7 +180,7 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
 
 def _taints(cordon: Cordon | None, trouble: Hindrance | None, team: str | None) -> SliceObject:
     values = {
-        words.CORDONED: None if cordon is None else taint_value(f"by {cordon.by or 'nobody knows whom'}"),
+        words.CORDONED: None if cordon is None else taint_value(cordon.by_whom),
         words.UNHEALTHY: None if trouble is None else taint_value(trouble.wrong),
         words.TEAM: team,
     }

@@ -172,14 +172,13 @@ class Snapshot:
         return None if address is None else self.cordons[address]
 
     def _cordoned(self, device: Device) -> PCIAddress | None:
-        addresses = {device.lead.card, *(function.address for function in device.functions)}
+        addresses = _addresses(device)
         return next((address for address in self.cordons if address in addresses), None)
 
     @property
     def stray_cordons(self) -> tuple[PCIAddress, ...]:
         """The addresses out of service that belong to no device here."""
-        devices = self.inventory.devices
-        known = {address for each in devices for address in (each.lead.card, *(one.address for one in each.functions))}
+        known = frozenset().union(*map(_addresses, self.inventory.devices))
         return tuple(address for address in self.cordons if address not in known)
 
     def reason(self, device: Device) -> Hindrance | None:
@@ -343,6 +342,11 @@ class Snapshot:
         if claim is not None and not by_dra:
             return Hindrance(f"is prepared for the ResourceClaim {claim}", "it is free when the pods of that claim end")
         return None
+
+
+def _addresses(device: Device) -> frozenset[PCIAddress]:
+    """Return the addresses by which a device can be out of service: its functions', and its card's."""
+    return frozenset({device.lead.card, *(function.address for function in device.functions)})
 
 
 def _names(device: Device) -> tuple[Name, ...]:
