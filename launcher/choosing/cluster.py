@@ -16,7 +16,6 @@ from launcher.choosing.nodes import Amounts, NodeState, amount_of, nodes_of
 from launcher.choosing.objects import EXPECTED, mapping_of, names, objects_of, part_of, subject_of
 from launcher.fields.quantity import written
 from pci import slices as words
-from pci.address import PCIAddress
 from pci.cordons import CONFIG_MAP, Cordon, read_cordons
 from program.errors import Nonsense, UserError
 
@@ -121,7 +120,7 @@ class Cluster:
     left: Mapping[Counter, Decimal] = field(default_factory=dict)
     states: Mapping[str, NodeState] = field(default_factory=dict)
     waiting: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    cordons: Mapping[tuple[str, PCIAddress], Cordon] = field(default_factory=dict)
+    cordons: Mapping[str, Mapping[str, Cordon]] = field(default_factory=dict)
     limits: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -195,11 +194,20 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
     )
 
 
-def _cordons(objects: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, PCIAddress], Cordon]:
+def _cordons(objects: Iterable[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Cordon]]:
+    by_node: dict[str, dict[str, Cordon]] = defaultdict(dict)
     for each in objects:
         if each.get("kind") == "ConfigMap" and names(each)[1] == CONFIG_MAP:
-            return read_cordons({key: str(text) for key, text in part_of(each, "data", each).items()})
-    return {}
+            data = {key: str(text) for key, text in part_of(each, "data", each).items()}
+            for (node, address), cordon in read_cordons(data).items():
+                by_node[node][str(address)] = cordon
+            break
+    return by_node
+
+
+def alternatives_of(request: Mapping[str, Any], owner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the descriptions of a device that a claim's request accepts, one at least; `owner` is the claim."""
+    return objects_of(request, "firstAvailable", owner) or [part_of(request, "exactly", owner)]
 
 
 def selectors_of(part: Mapping[str, Any], owner: Mapping[str, Any]) -> tuple[str, ...]:

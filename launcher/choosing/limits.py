@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from launcher.choosing.claim import DEVICE_CLASS, resource_in
-from launcher.choosing.cluster import selectors_of
+from launcher.choosing.cluster import alternatives_of, selectors_of
 from launcher.choosing.nodes import Amounts, amounts_of
 from launcher.choosing.objects import mapping_of, names, objects_of, part_of, subject_of
 from launcher.choosing.obstacles import amount_text
@@ -107,7 +107,7 @@ class _Request(NamedTuple):
 
 def _requests(claim: AskedClaim) -> Iterator[_Request]:
     for request in objects_of(part_of(claim.spec, "devices", claim.owner), "requests", claim.owner):
-        alternatives = objects_of(request, "firstAvailable", claim.owner) or [part_of(request, "exactly", claim.owner)]
+        alternatives = alternatives_of(request, claim.owner)
         count = alternatives[0].get("count")
         yield _Request(tuple(_names(each, claim) for each in alternatives), count if isinstance(count, int) else 1)
 

@@ -20,7 +20,6 @@ from launcher.choosing.nodes import NodeState, requests_of
 from launcher.choosing.objects import objects_of, part_of
 from launcher.choosing.obstacles import CORDON, OF_KUBERNETES
 from pci import slices as words
-from pci.cordons import Cordon
 from pci.resource import NodeDevice
 from program.output import natural_key
 from program.problem import summary
@@ -103,14 +102,14 @@ class Cards:
 def cards_of(node: Node, cluster: Cluster) -> list[Cards]:
     """Return a node's cards by model; DRA's cards one by one, in the order of publication."""
     state = cluster.states.get(node.name)
-    of_plugin = () if state is None else _counted(state, has_cordons=bool(_cordons(node, cluster)))
+    of_plugin = () if state is None else _counted(state, has_cordons=node.name in cluster.cordons)
     cards = [*_published(node, cluster), *of_plugin]
     return sorted(cards, key=lambda each: each.model)
 
 
 def _published(node: Node, cluster: Cluster) -> Iterator[Cards]:
     of_node, its_taints = _kept_from(cluster.states.get(node.name))
-    cordons = _cordons(node, cluster)
+    cordons = cluster.cordons.get(node.name, {})
     for device in node.devices:
         place = device.attribute(words.PCI_BUS_ID) or device.id.name
         model = device.product or device.id.driver
@@ -148,11 +147,6 @@ def _counted(node: NodeState, *, has_cordons: bool) -> Iterator[Cards]:
         if (unhealthy := int(node.capacity.get(resource, 0) - node.allocatable.get(resource, 0))) > 0:
             why = "unhealthy or out of service" if has_cordons else "unhealthy"
             yield Cards(resource, CardState.UNAVAILABLE, f"{unhealthy}: {why}", unhealthy)
-
-
-def _cordons(node: Node, cluster: Cluster) -> Mapping[str, Cordon]:
-    """Return a node's cards that are out of service, by PCI address."""
-    return {str(address): cordon for (name, address), cordon in cluster.cordons.items() if name == node.name}
 
 
 def _kept_from(node: NodeState | None) -> tuple[list[str], list[str]]:
@@ -255,7 +249,7 @@ def _section(node: Node, cards: list[Cards], models: Mapping[str, int], cluster:
         parts.append(element("p", _room(state), class_="faint"))
     parts += [element("p", text, class_="alarm") for text in node.broken]
     by_dra = {device.attribute(words.PCI_BUS_ID) for device in node.devices}
-    left = {address: cordon for address, cordon in _cordons(node, cluster).items() if address not in by_dra}
+    left = {address: cordon for address, cordon in cluster.cordons.get(node.name, {}).items() if address not in by_dra}
     parts += [element("p", f"{address} was taken out of service {cordon}") for address, cordon in left.items()]
     for model, its in groupby(cards, key=lambda each: each.model):
         group = list(its)

@@ -8,7 +8,7 @@ from typing import Any
 from launcher.choosing.affinity import Toleration, read_toleration
 from launcher.choosing.cel import shown_line
 from launcher.choosing.claim import DEVICE_CLASS, Constraint, Rejection, Selector, claim_for, place_name, resource_in
-from launcher.choosing.cluster import Cluster, PublishedID, allocated_of, device_of, selectors_of
+from launcher.choosing.cluster import Cluster, PublishedID, allocated_of, alternatives_of, device_of, selectors_of
 from launcher.choosing.objects import objects_of, part_of, subject_of
 from launcher.vm.cards.annotations import Selection
 from launcher.vm.cards.claims import Entry, EntryKind
@@ -87,7 +87,7 @@ class _Words:
         self._owner = subject_of(claim.owner)
         entries: list[Entry] = []
         for request in objects_of(part_of(claim.spec, "devices", claim.owner), "requests", claim.owner):
-            kinds = objects_of(request, "firstAvailable", claim.owner) or [part_of(request, "exactly", claim.owner)]
+            kinds = alternatives_of(request, claim.owner)
             resources = map(resource_in, selectors_of(kinds[0], claim.owner))
             kind = EntryKind.GPU if str(request.get("name")).startswith(f"{EntryKind.GPU}-") else EntryKind.HOST_DEVICE
             entries += [Entry(kind=kind, name="", wants=each) for each in resources if each is not None]
@@ -131,14 +131,13 @@ def _read(
     parts = part_of(claim.spec, "devices", owner)
     for request in objects_of(parts, "requests", owner):
         its_name = str(request.get("name"))
-        several = objects_of(request, "firstAvailable", owner)
-        kinds = several or [part_of(request, "exactly", owner)]
+        kinds = alternatives_of(request, owner)
         alternatives = tuple(_alternative(kind, its_name, owner, cluster, known) for kind in kinds)
         for _ in range(_count(kinds, its_name, owner)):
             for number, kind in enumerate(kinds):
                 place = (len(devices), number)
                 by_request.setdefault(its_name, []).append(place)
-                if several:
+                if request.get("firstAvailable"):
                     by_request.setdefault(f"{its_name}/{kind.get('name')}", []).append(place)
             who = entries.get(its_name, f"request {its_name!r} of {subject_of(owner)}")
             devices.append(WantedDevice(who, subject_of(owner), alternatives, allocated.get(its_name)))
