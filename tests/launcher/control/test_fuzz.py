@@ -18,6 +18,7 @@ import pytest
 
 from launcher.control import messages
 from tests.conftest import Command
+from tests.launcher.changed_bytes import changed
 from tests.launcher.control import lines
 from tests.launcher.control.alone import alone
 from tests.waiting import until
@@ -84,22 +85,7 @@ class Caller:
         return self._dice.choice(plain + nested)
 
     def changed_requests(self) -> None:
-        data = bytearray(self._request())
-        for _ in range(self._dice.randint(1, 6)):
-            place = self._dice.randrange(len(data))
-            match self._dice.choice(["flip", "cut", "add", "double", "swap"]):
-                case "flip":
-                    data[place] ^= 1 << self._dice.randrange(8)
-                case "cut":
-                    del data[place : place + self._dice.randint(1, 20)]
-                case "add":
-                    data[place:place] = self._dice.randbytes(self._dice.randint(1, 20))
-                case "double":
-                    data[place:place] = data[place : place + 60]
-                case _:
-                    data = data[place:] + data[:place]
-            data = data or bytearray(b"{")
-        self._send(bytes(data))
+        self._send(changed(self._request(), self._dice, empty=b"{"))
 
     def half_requests(self) -> None:
         data = self._request()

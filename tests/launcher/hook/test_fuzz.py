@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from h2.exceptions import ProtocolError
 
+from tests.launcher.changed_bytes import changed
 from tests.launcher.hook.raw import INFO, Requests, frame, message, raw
 from tests.launcher.hook.test_connections import Hook
 from tests.processes import running
@@ -79,22 +80,7 @@ class Caller:
         self._send(_GREETING + b"".join(frames))
 
     def changed_calls(self) -> None:
-        data = bytearray(self._recorded(self._methods(4)))
-        for _ in range(self._dice.randint(1, 6)):
-            place = self._dice.randrange(len(data))
-            match self._dice.choice(["flip", "cut", "add", "double", "swap"]):
-                case "flip":
-                    data[place] ^= 1 << self._dice.randrange(8)
-                case "cut":
-                    del data[place : place + self._dice.randint(1, 20)]
-                case "add":
-                    data[place:place] = self._dice.randbytes(self._dice.randint(1, 20))
-                case "double":
-                    data[place:place] = data[place : place + 60]
-                case _:
-                    data = data[place:] + data[:place]
-            data = data or bytearray(b"P")
-        self._send(bytes(data))
+        self._send(changed(self._recorded(self._methods(4)), self._dice, empty=b"P"))
 
     def _recorded(self, methods: list[str]) -> bytes:
         requests = Requests()
