@@ -13,13 +13,15 @@ from pci.viability import Hindrance
 from plugin import sysfs_child
 from plugin.cards.inventory import Device
 from plugin.cards.names import PCI_IDS, PCIIDs
-from plugin.changes.users import CannotAsk, KubeletList
+from plugin.changes.users import KubeletList
+from plugin.commands.users import list_pods
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs, require_directory, require_node
 from plugin.node.look import NodeDirectories, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
+from program.errors import Refusal
 from program.flags import Flag
 from program.problem import Problem
 
@@ -135,12 +137,9 @@ async def _listed(named: Path | None, *, is_this_node: bool) -> KubeletList | No
     """Return which pods have which devices. A socket that was named has to answer; this node's own may be missing."""
     if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
         return None
-    # grpc takes as long to import as everything else together.
-    from plugin.watch import podresources
-
     try:
-        return await podresources.list_pods(named or POD_RESOURCES, at_most=10.0)
-    except CannotAsk as error:
+        return list_pods(named or POD_RESOURCES)
+    except Refusal as error:
         if named is not None:
             raise
         print(f"gpu-plugin: which pods have what is not known: {error}", file=sys.stderr)

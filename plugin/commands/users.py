@@ -66,14 +66,19 @@ class UsersFlags:
             socket = POD_RESOURCES
         if socket is None:
             return KubeletList()
-        # In a child: grpc has threads, and a process with threads must not fork.
-        return forked(f"the kubelet at {socket}", partial(_listed, socket), within=_KUBELET_WITHIN).answer()
+        return list_pods(socket)
 
     def claimed(self) -> Mapping[str, str]:
         """Return the claim for which each device is prepared, by its ID; none if no driver's file is to be read. Broken
         if that cannot be read."""
         directory = self.dra_state or (DRA_STATE if self.is_this_node else None)
         return {} if directory is None else claimed(Checkpoint(directory, boot_id(self.roots.proc)).read())
+
+
+def list_pods(socket: Path) -> KubeletList:
+    """Return what the kubelet at that socket has given out; Refusal if it does not answer."""
+    # In a child: grpc has threads, and a process with threads must not fork, as it does for each read of sysfs.
+    return forked(f"the kubelet at {socket}", partial(_listed, socket), within=_KUBELET_WITHIN).answer()
 
 
 def _listed(socket: Path) -> KubeletList:

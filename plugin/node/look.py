@@ -180,17 +180,15 @@ async def look_at_all(
 async def fallen_off_the_bus(
     ask: AskSysfs, sys: Path, idle: Callable[[], Awaitable[Sequence[PCIAddress] | None]]
 ) -> frozenset[PCIAddress] | None:
-    """Return which of the `idle` functions fell off the bus; None if that is unknown. Two reads have to agree, since a
-    function in reset looks the same; `idle` is called right before each."""
+    """Return which of the `idle` functions fell off the bus; None if it is unknown which are idle. Refusal if they
+    cannot be read. Two reads have to agree, since a function in reset looks the same; `idle` is called right before
+    each."""
     fallen: frozenset[PCIAddress] | None = None
     for wait in (0.0, _RESETS_END_WITHIN):
         await asyncio.sleep(wait)
         if (addresses := await idle()) is None:
             return None
-        try:
-            ones: frozenset[PCIAddress] = await ask(off_the_bus, sys, addresses)
-        except Refusal:
-            return None
+        ones: frozenset[PCIAddress] = await ask(off_the_bus, sys, addresses)
         fallen = ones if fallen is None else fallen & ones
         if not fallen:
             break

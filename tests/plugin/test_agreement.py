@@ -5,6 +5,7 @@ import html
 import json
 import re
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -46,7 +47,7 @@ from tests.pictures import read_back, squeezed
 from tests.plugin.cards.test_broken_sysfs import breakable, write_machine
 from tests.plugin.kinds import cut as vgpu_node
 from tests.plugin.reader import new_reader
-from tests.processes import FIXTURES
+from tests.processes import FIXTURES, ROOT
 from tests.vgpu_kernel import Card
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -433,6 +434,19 @@ def test_a_card_off_the_bus_is_unhealthy_for_a_command_too(
     # A guest that resets its card reads alike.
     kubelet.pods["vms/one"] = {"nvidia.com/GA102_GEFORCE_RTX_3090": {GPU}}
     assert [each["healthy"] for each in devices(gpu_plugin("inventory", *flags))] == [True, True]
+
+
+def test_a_command_that_forks_to_read_sysfs_asks_the_kubelet_in_another_process(kubelet: Kubelet) -> None:
+    """A fork beside grpc's threads may end before it has read anything (grpc/grpc#43055)."""
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from plugin.cards.names import read_pci_ids; from plugin.commands.node import NodeFlags, node_now\n"
+        "flags = NodeFlags(sysfs=Path(sys.argv[1]), pod_resources=Path(sys.argv[2]))\n"
+        "assert node_now(flags, read_pci_ids(Path(sys.argv[3]))).assignments is not None\n"
+        "assert 'grpc' not in sys.modules"
+    )
+    paths = (SYSFS / "two-rtx-3090", kubelet.pod_resources, FIXTURES / "pci.ids")
+    subprocess.run([sys.executable, "-c", program, *paths], cwd=ROOT, check=True)
 
 
 def devices(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
