@@ -119,7 +119,7 @@ def keeps_its_group(member: OtherMember) -> bool:
     return not member.is_readable or (member.driver is not None and not member.driver.startswith("vfio"))
 
 
-def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | None:
+def not_for_guests(host: Host, lead: Function) -> Hindrance | None:
     """Return why the kernel lets no guest have this function as it is now; None if it does."""
     if lead.is_bridge:
         return Hindrance("is a PCI bridge, which no guest can be given", "offer the devices behind it")
@@ -130,7 +130,7 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
         return no_iommu(host)
     if not is_on_vfio(lead):
         return Hindrance(f"is bound to {lead.driver or 'no driver'}", "bind the whole card to vfio-pci", lead.address)
-    if lead.iommu_group in host.noiommu and not noiommu:
+    if lead.iommu_group in host.noiommu:
         return Hindrance(
             f"is in group {lead.iommu_group} of vfio's no-IOMMU mode, in which no guest can be given a device",
             "turn the IOMMU on",
@@ -251,7 +251,7 @@ class LeftBehind:
         return f"{self.wrong}; {self.reason.fix}"
 
 
-def left_behind(host: Host, card: Card, *, noiommu: bool = False) -> tuple[LeftBehind, ...]:
+def left_behind(host: Host, card: Card) -> tuple[LeftBehind, ...]:
     """Return the functions that stay on the node when a guest gets this GPU's card: parts in IOMMU groups of their own
     that a guest cannot have, and functions of its slot that are not the card's. A card that is not on vfio yet has no
     such parts: it is bound as a whole."""
@@ -263,7 +263,7 @@ def left_behind(host: Host, card: Card, *, noiommu: bool = False) -> tuple[LeftB
     left = [
         LeftBehind(part, reason, is_of_card=True)
         for part in parts
-        if is_bound and (reason := _keeps_part(host, part, card, noiommu=noiommu)) is not None
+        if is_bound and (reason := _keeps_part(host, part, card)) is not None
     ]
     others: dict[str, list[Function]] = {}
     for function in host.slot(card[0].address):
@@ -275,13 +275,13 @@ def left_behind(host: Host, card: Card, *, noiommu: bool = False) -> tuple[LeftB
     return tuple(left)
 
 
-def _keeps_part(host: Host, part: Card, card: Card, *, noiommu: bool) -> Hindrance | None:
+def _keeps_part(host: Host, part: Card, card: Card) -> Hindrance | None:
     """Return why a guest does not get this part of the card, though it gets the card; None if it does."""
     is_in_group = part[0].iommu_group == card[0].iommu_group
     for function in part:
         if is_in_group and not (function.driver is None or function.driver in PLACEHOLDERS):
             continue  # on vfio, or the whole group cannot be given
-        if (reason := not_for_guests(host, function, noiommu=noiommu)) is not None:
+        if (reason := not_for_guests(host, function)) is not None:
             that = "that" if len(part) == 1 else str(function.address)
             return Hindrance(f"{that} {reason.wrong}", reason.fix, reason.to_bind)
     if is_in_group:

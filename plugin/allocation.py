@@ -10,7 +10,7 @@ from pci.sysfs.attribute import Unreadable, link_name, text
 from pci.sysfs.entries import Entries, unchanged
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS, MDEVS, OTHER_DRIVER, VFIO_DEV, VGPU_TYPE
 from plugin.cards.inventory import Device
-from plugin.cards.nodes import DeviceNode, egm_nodes
+from plugin.cards.nodes import egm_nodes
 from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
 
@@ -20,7 +20,7 @@ class Allocation:
     """A container's environment variables and device nodes."""
 
     env: Mapping[str, str]
-    nodes: tuple[DeviceNode, ...]
+    nodes: tuple[str, ...]
 
 
 def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = None) -> tuple[Device, ...]:
@@ -40,7 +40,7 @@ def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = N
 
 
 def allocate(
-    snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[DeviceNode, ...]]
+    snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[str, ...]]
 ) -> Allocation:
     """Return the allocation of a container for these devices of a resource; `nodes` are the nodes of each device.
 
@@ -63,16 +63,16 @@ class Grounds:
     """A device, its nodes, and the entries of sysfs and /dev on which the verdict on the device depends."""
 
     device: Device
-    nodes: tuple[DeviceNode, ...]
+    nodes: tuple[str, ...]
     entries: Entries
 
 
-def grounds(sys: Path, dev: Path, device: Device, nodes: tuple[DeviceNode, ...]) -> Grounds:
+def grounds(sys: Path, dev: Path, device: Device, nodes: tuple[str, ...]) -> Grounds:
     """Return the grounds of a device: the members of its groups, their drivers, their place in VFIO, and its nodes.
 
     Every path leads through a group, so that a function that changed its group is noticed too.
     """
-    present = [f"{dev}{node.host.removeprefix('/dev')}" for node in nodes]
+    present = [f"{dev}{node.removeprefix('/dev')}" for node in nodes]
     if device.mdev is not None:
         link = f"{sys}/{MDEVS}/{device.id}/iommu_group"
         return Grounds(device, nodes, Entries((), ((link, f"/{device.iommu_group}"),), tuple(present), ()))

@@ -18,7 +18,6 @@
     deadly_resets: withhold            # cards of models that do not survive a reset; `offer` is the default
     prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
     node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
-    noiommu: true                      # groups of vfio's no-IOMMU mode, too
     serve: dra                         # by Dynamic Resource Allocation; `device-plugin` is the default, and a rule of
                                        # `offer` may say either for its devices
     bind: when-claimed                 # what DRA serves stays with its host's driver until a claim has it; `beforehand`
@@ -252,7 +251,6 @@ class Config:
     deadly_resets: DeadlyResets = DeadlyResets.OFFER
     prefer: Mapping[str, Policy] = field(default_factory=dict)
     node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
-    noiommu: bool = False
     serve: Serve = Serve.DEVICE_PLUGIN
     bind: Bind = Bind.BEFOREHAND
     whole: tuple[str, ...] = ()

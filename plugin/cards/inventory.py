@@ -250,7 +250,7 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
         if unfit is not None and unfit.to_bind is not None and shares is not None:
             unfit = Hindrance(f"{unfit.wrong}, and {shares.wrong}", shares.fix)  # bound to vfio it would share it still
         withheld = card.withheld or (None if to_bind else unfit) or shares
-        left = tuple(each for one in unit for each in left_behind(host, one.functions, noiommu=config.noiommu))
+        left = tuple(each for one in unit for each in left_behind(host, one.functions))
         functions = tuple(function for function in whole if not any(function in each.functions for each in left))
         groups = groups_of(functions)
         if withheld is None and config.deadly_resets is DeadlyResets.WITHHOLD:
@@ -284,7 +284,7 @@ def deadly_reset_of(host: Host, functions: Iterable[Function], config: Config) -
 
 def _unfit(host: Host, card: Card, lead: Function, config: Config, unit: Card) -> Hindrance | None:
     """Return why no guest can have the lead of a card as it is now; None if a guest can. The `unit` is bound as one."""
-    unfit = not_for_guests(host, lead, noiommu=config.noiommu)
+    unfit = not_for_guests(host, lead)
     if unfit is not None and lead.driver == "nvidia" and config.claimable(host, lead) is not None:
         return CUT_FOR_CLAIMS
     if unfit is not None and (parts := in_parts(host, lead)) is not None:
@@ -311,7 +311,7 @@ def _is_bound_when_claimed(host: Host, card: Device, leads: list[Function], conf
         and not all(map(is_on_vfio, leads))
         and all(is_on_vfio(lead) or _can_be_spared(host, card.functions, lead, config) for lead in leads)
         # Any driver of vfio's will do here; `bind` chooses the one.
-        and all(not_for_guests(host, replace(lead, driver="vfio-pci"), noiommu=False) is None for lead in leads)
+        and all(not_for_guests(host, replace(lead, driver="vfio-pci")) is None for lead in leads)
     )
 
 

@@ -27,18 +27,6 @@ _BIND_AGAIN = "bind the whole card to vfio-pci again"
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A device node: its path on the host and in the container."""
-
-    host: str
-    container: str
-
-
-_VFIO = DeviceNode("/dev/vfio/vfio", "/dev/vfio/vfio")
-_IOMMU = DeviceNode("/dev/iommu", "/dev/iommu")
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceNodes:
     """The relevant entries below /dev.
 
@@ -69,16 +57,16 @@ def read_nodes(dev: Path) -> DeviceNodes:
     )
 
 
-def missing_node(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) -> Hindrance | None:
+def missing_node(device: Device, nodes: DeviceNodes) -> Hindrance | None:
     """Return the hindrance that a node of a device does not exist; None if all exist."""
     if not nodes.has_groups and not nodes.has_cdevs:
         return Hindrance(
             "has no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists",
             "load the modules vfio_iommu_type1 and vfio_pci, and mount /dev/vfio into the plugin's pod",
         )
-    for name, _ in _group_nodes(device, noiommu) if nodes.has_groups else ():
-        if name not in nodes.vfio:
-            return Hindrance(f"has lost its node: /dev/vfio/{name} does not exist", _BIND_AGAIN)
+    for group in device.iommu_groups if nodes.has_groups else ():
+        if str(group) not in nodes.vfio:
+            return Hindrance(f"has lost its node: /dev/vfio/{group} does not exist", _BIND_AGAIN)
     if nodes.has_cdevs and nodes.cdevs is not None:
         for owner, cdev in _cdevs(device):
             if cdev not in nodes.cdevs:
@@ -87,33 +75,25 @@ def missing_node(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) ->
     return None
 
 
-def device_nodes(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) -> tuple[DeviceNode, ...]:
-    """Return the nodes of a device and of its whole groups, by the ways into VFIO that the host has."""
-    its: list[DeviceNode] = []
+def device_nodes(device: Device, nodes: DeviceNodes) -> tuple[str, ...]:
+    """Return the paths of the nodes of a device and of its whole groups, by the ways into VFIO that the host has."""
+    its: list[str] = []
     if nodes.has_groups:
-        # Containers find a node of the no-IOMMU mode where it would be with one, as sriov-network-device-plugin has it.
-        groups = _group_nodes(device, noiommu)
-        its += [_VFIO, *(DeviceNode(f"/dev/vfio/{name}", f"/dev/vfio/{group}") for name, group in groups)]
+        its += ["/dev/vfio/vfio", *(f"/dev/vfio/{group}" for group in device.iommu_groups)]
     if nodes.has_cdevs:
-        its += [DeviceNode(path, path) for _, cdev in _cdevs(device) for path in [f"/dev/vfio/devices/{cdev}"]]
-        its.append(_IOMMU)
+        its += [*(f"/dev/vfio/devices/{cdev}" for _, cdev in _cdevs(device)), "/dev/iommu"]
     return tuple(its)
 
 
 def egm_nodes(
     egms: Mapping[str, tuple[PCIAddress, ...]], addresses: set[PCIAddress], nodes: DeviceNodes
-) -> tuple[DeviceNode, ...]:
-    """Return the nodes of Grace's extended GPU memories whose GPUs are all among these addresses."""
+) -> tuple[str, ...]:
+    """Return the paths of the nodes of Grace's extended GPU memories whose GPUs are all among these addresses."""
     return tuple(
-        DeviceNode(f"/dev/{name}", f"/dev/{name}")
+        f"/dev/{name}"
         for name, gpus in sorted(egms.items())
         if gpus and addresses >= set(gpus) and name in nodes.others
     )
-
-
-def _group_nodes(device: Device, noiommu: frozenset[int]) -> list[tuple[str, int]]:
-    """Return the name of each group's node, and the group."""
-    return [(f"noiommu-{group}" if group in noiommu else str(group), group) for group in device.iommu_groups]
 
 
 def _cdevs(device: Device) -> Iterable[tuple[str, str | None]]:

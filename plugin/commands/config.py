@@ -62,9 +62,6 @@ def in_words(config: Config) -> list[str]:
         lines.append(f"/dev/{device.node}: as {device.resource()}, for {count} containers at once")
     if not config.node_devices:
         lines.append("node devices, like /dev/kvm: none")
-    lines.append(
-        f"groups of vfio's no-IOMMU mode: {'offered, and they protect nobody' if config.noiommu else 'withheld'}"
-    )
     lines += [f"of {resource}: all to one container, or none" for resource in config.whole]
     if config.fabric is not None:
         after = "takes its list back" if config.fabric.resume else "begins with no partition"

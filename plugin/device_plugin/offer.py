@@ -7,7 +7,6 @@ from typing import TypeAlias
 from pci.resource import NodeDevice
 from plugin.allocation import Allocation, Grounds, allocate, grounds, hold, pick, unknown_device
 from plugin.cards.inventory import Device
-from plugin.cards.nodes import DeviceNode
 from plugin.cards.preference import Candidate, preferred
 from plugin.fabric.ownership import Partitions
 from plugin.watch.watch import Watch
@@ -121,7 +120,7 @@ class NodeDeviceOffer:
         self._watch.look_at_nodes()
         if not self._exists():
             raise Refusal(self.resource, f"{path} does not exist on this node", "load its kernel module")
-        return tuple(Allocation(env={}, nodes=(DeviceNode(path, path),)) for _ in containers)
+        return tuple(Allocation(env={}, nodes=(path,)) for _ in containers)
 
     def _exists(self) -> bool:
         nodes = self._watch.snapshot.nodes

@@ -135,7 +135,6 @@ def _container(allocation: Allocation) -> api.ContainerAllocateResponse:
     return api.ContainerAllocateResponse(
         envs=dict(allocation.env),
         devices=[
-            api.DeviceSpec(container_path=node.container, host_path=node.host, permissions=_PERMISSIONS)
-            for node in allocation.nodes
+            api.DeviceSpec(container_path=node, host_path=node, permissions=_PERMISSIONS) for node in allocation.nodes
         ],
     )

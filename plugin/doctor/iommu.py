@@ -5,7 +5,7 @@ kernel's command line, and on the kernel's use of these.
 """
 
 from pci.host import Platform
-from plugin.doctor.finding import Check, NodeFinding, error, fine, warning
+from plugin.doctor.finding import Check, NodeFinding, error, fine
 from plugin.node.snapshot import Snapshot
 
 #: The prefixes of an IOMMU's units in sysfs, by their drivers in drivers/iommu.
@@ -46,9 +46,7 @@ def of_iommu(snapshot: Snapshot) -> NodeFinding:
     """Return the finding about the IOMMU, also if it is on."""
     platform = snapshot.inspection.platform
     if not groups(snapshot):
-        # With noiommu: true in the config, the admin expects it.
-        finding = warning if snapshot.config.noiommu else error
-        return finding(Check.IOMMU, *why_there_is_none(platform))
+        return error(Check.IOMMU, *why_there_is_none(platform))
     kinds = sorted({kind for unit in platform.iommus for name, kind in _KINDS.items() if unit.startswith(name)})
     return fine(
         Check.IOMMU,

@@ -112,9 +112,7 @@ class Files:
             else device_metadata.of_template(claim.pod_claim, request)
         )
         edits: dict[str, Any] = {
-            "deviceNodes": [
-                {"path": node.container, "hostPath": node.host, "permissions": "rw"} for node in allocation.nodes
-            ],
+            "deviceNodes": [{"path": node, "hostPath": node, "permissions": "rw"} for node in allocation.nodes],
             "mounts": [
                 {
                     "hostPath": str(self._file(reference.uid, request)),

@@ -13,7 +13,7 @@ from pci.viability import Hindrance
 from plugin.cards.claimable import ClaimableCard
 from plugin.cards.config import Config, Fabric, Serve
 from plugin.cards.inventory import Device, Inventory
-from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_node
+from plugin.cards.nodes import DeviceNodes, device_nodes, missing_node
 from plugin.changes.users import Assignment, DeviceHolder, KubeletList, Name, Users, users
 from plugin.fabric.board import Board, gpus
 from plugin.fabric.modules import ModuleIDs
@@ -215,9 +215,9 @@ class Snapshot:
             return str(holder)
         return None if (claim := self.claim(device)) is None else f"ResourceClaim {claim}"
 
-    def nodes_of(self, device: Device) -> tuple[DeviceNode, ...]:
-        """Return the device nodes of a device and its group; none if /dev was not looked at."""
-        return () if self.nodes is None else device_nodes(device, self.nodes, self.host.noiommu)
+    def nodes_of(self, device: Device) -> tuple[str, ...]:
+        """Return the paths of the device nodes of a device and its group; none if /dev was not looked at."""
+        return () if self.nodes is None else device_nodes(device, self.nodes)
 
     def listing(self, resource: str) -> tuple[tuple[str, bool, int | None], ...]:
         """Return the kubelet's list for a resource: ID, True if healthy, NUMA node."""
@@ -252,7 +252,7 @@ class Snapshot:
         return (
             device.unhealthy
             # Nodes are made when a card is bound.
-            or (None if self.nodes is None or device.to_bind else missing_node(device, self.nodes, self.host.noiommu))
+            or (None if self.nodes is None or device.to_bind else missing_node(device, self.nodes))
             or self._fallen(device)
             or self._failing(device)
             or self._held(device)

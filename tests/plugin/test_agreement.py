@@ -52,7 +52,7 @@ from tests.vgpu_kernel import Card
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
-CONFIGS = ("{}", "serve: dra\nbind: when-claimed\n", "groups: together\nnoiommu: true\n")
+CONFIGS = ("{}", "serve: dra\nbind: when-claimed\n", "groups: together\n")
 PCI_IDS = ("--pci-ids", FIXTURES / "pci.ids")
 GPU, SCREEN = "0000:01:00.0", "0000:00:02.0"
 ZERO = "1:5\n"  # the number of /dev/zero

@@ -140,7 +140,6 @@ offer:
 groups: together
 prefer: {nvidia.com/pgpu: spread}
 node_devices: {tun: 110}
-noiommu: true
 """
     )
     result = gpu_plugin("config", "check", path)
@@ -157,7 +156,6 @@ noiommu: true
         "of the free nvidia.com/pgpu: spread",
         "of all others: those nearest to each other",
         "/dev/net/tun: as devices.gpu-launcher.dev/tun, for 110 containers at once",
-        "groups of vfio's no-IOMMU mode: offered, and they protect nobody",
     ]
 
 
@@ -172,7 +170,7 @@ def test_config_check_has_a_form_for_programs_which_is_a_config_itself(gpu_plugi
         "first; write it before offer.0, or leave it out\n"
     )
     written = json.loads(result.stdout)
-    assert (written["groups"], written["node_devices"], written["noiommu"]) == ("withhold", {"tun": 110}, False)
+    assert (written["groups"], written["node_devices"]) == ("withhold", {"tun": 110})
     assert written["offer"][0]["device"] == ["10de:1f08"]
     again.write_text(result.stdout)
     assert (
@@ -192,7 +190,6 @@ def test_config_check_says_what_a_config_leaves_out(gpu_plugin: Command, tmp_pat
         "models that do not survive a reset: offered, and the doctor warns (deadly_resets: offer)",
         "of the free devices: those nearest to each other",
         "node devices, like /dev/kvm: none",
-        "groups of vfio's no-IOMMU mode: withheld",
     ]
 
 

@@ -453,7 +453,6 @@ def test_groups_that_vfio_made_up_are_no_iommu(findings: Examine, node: NodeOf) 
     for group in (this.sys / "kernel/iommu_groups").iterdir():
         (group / "name").write_text("vfio-noiommu\n")
     assert about(findings(this), Check.IOMMU).severity is Severity.ERROR
-    assert about(findings(this, Config(noiommu=True)), Check.IOMMU).severity is Severity.WARNING
 
 
 def test_the_no_iommu_mode_is_a_danger_to_the_node(findings: Examine, node: NodeOf) -> None:

@@ -28,7 +28,7 @@ from tests.snapshots import look_at, snapshot_of
 
 CONFIGS = (
     Config(),
-    Config(groups=Groups.TOGETHER, noiommu=True),
+    Config(groups=Groups.TOGETHER),
     Config(serve=Serve.DRA, bind=Bind.WHEN_CLAIMED),
     Config(
         offer=(

@@ -141,7 +141,7 @@ def _in_sysfs(card: GuestCard, host: Host, sys: Path, wording: Wording) -> Findi
         )
     functions = tuple(host.functions[address] for address in card.functions)
     lead = host.functions[device]
-    if (hindrance := not_for_guests(host, lead, noiommu=False)) is not None:
+    if (hindrance := not_for_guests(host, lead)) is not None:
         return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{_fix(hindrance, wording)}{wording.or_anew}")
     if (hindrance := not_viable(host, functions)) is not None:
         return error(entry, f"{_what(lead)} {hindrance.wrong}", _fix(hindrance, wording))

@@ -31,7 +31,7 @@ HEALTHY = "0000:01:00.0"
 RESOURCE = "nvidia.com/GA102_GEFORCE_RTX_3090"
 CONFIGS = (
     Config(),
-    Config(groups=Groups.TOGETHER, noiommu=True),
+    Config(groups=Groups.TOGETHER),
     Config(
         offer=(
             Rule(vgpu_type="NVIDIA L40S-1B", resource="example.com/vgpu"),

@@ -24,7 +24,6 @@ offer:
 groups: together
 prefer: {nvidia.com/pgpu: spread}
 node_devices: {kvm: 110, vhost-net: 10}
-noiommu: true
 serve: dra
 vgpus:
 - {device: "10DE:26b9", types: {L40S-24Q: 2}}
@@ -44,7 +43,6 @@ vgpus:
         groups=Groups.TOGETHER,
         prefer={"nvidia.com/pgpu": Policy.SPREAD},
         node_devices={NodeDevice.KVM: 110, NodeDevice.VHOST_NET: 10},
-        noiommu=True,
         serve=Serve.DRA,
         vgpus=(
             VGPURule(device="10DE:26b9", types={"L40S-24Q": 2}),
@@ -72,7 +70,6 @@ def test_the_schema_has_every_key_and_takes_no_other() -> None:
         "deadly_resets",
         "prefer",
         "node_devices",
-        "noiommu",
         "serve",
         "bind",
         "whole",
@@ -275,8 +272,11 @@ RULE = 'offer:\n- {vendor: "10de", prefix: a.com}\n'
         ("offer:\n", ":1: offer: has no value; expected a list"),
         # offer.1: Input should be a dictionary or an instance of Rule; gpu-plugin config schema prints all that ...
         (f"{RULE}- '10de:1f08'\n", ":3: offer.1: found '10de:1f08'; expected a mapping"),
-        # noiommu: Input should be a valid boolean, unable to interpret input; gpu-plugin config schema prints all ...
-        ("groups: together\nnoiommu: maybe\n", ":2: noiommu: found 'maybe'; expected true or false"),
+        # offer.0.withhold: Input should be a valid boolean, unable to interpret input; gpu-plugin config ...
+        (
+            'offer:\n- address: "0000:01:00.0"\n  withhold: maybe\n',
+            ":3: offer.0.withhold: found 'maybe'; expected true or false",
+        ),
         # node_devices.kvm: Input should be a valid integer, unable to parse string as an integer; gpu-plugin config ...
         ("node_devices:\n  tun: 1\n  kvm: x\n", ":3: node_devices.kvm: found 'x'; expected a number"),
         # the file: whole: 'hgx' is not an extended resource name; expected prefix/name

@@ -723,7 +723,7 @@ def test_what_its_driver_gives_out_in_parts_stays_with_it(tmp_path: Path, pci_id
 
 def test_without_an_iommu_nothing_is_to_be_bound(copied_machine: Machine, pci_ids: PCIIDs) -> None:
     sys = copied_machine("rtx-2060-without-iommu")
-    assert to_bind(sys, pci_ids, noiommu=True) == {}
+    assert to_bind(sys, pci_ids) == {}
 
 
 def test_cards_of_one_group_are_bound_together(copied_machine: Machine, pci_ids: PCIIDs) -> None:

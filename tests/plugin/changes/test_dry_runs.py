@@ -26,7 +26,7 @@ DRY_RUNS = FIXTURES / "dry-runs"
 
 CONFIGS = (
     "{}",
-    "{groups: together, noiommu: true}",
+    "{groups: together}",
     "offer: [{vendor: '8086', pci_class: '0300', prefix: intel.com}, {vendor: '10de', withhold: true}]",
     "offer: [{vendor: '10de', prefix: nvidia.com, d3cold_allowed: false}]",
     "vgpus: [{vendor: '10de', types: {L40S-24Q: 2}}, {vendor: '8086', functions: 2}]",
