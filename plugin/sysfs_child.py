@@ -9,7 +9,6 @@ The reading process notes each file that it opens on a page that it shares with 
 for PATIENCE, it is left behind, and another one reads everything but that file, which is Silent.
 """
 
-import gc
 import mmap
 import os
 import signal
@@ -196,8 +195,6 @@ def answer(writer: int, page: int, sys: Path, silent: Collection[str], read: Cal
     The files that `read` opens are noted on `page`; the `silent` ones are not opened. Both are paths below `sys`.
     """
     try:
-        # A copy of an object that nobody has any more would close its file's number, which is another file's by then.
-        gc.freeze()
         for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, signal.SIG_DFL)
         notes = mmap.mmap(page, _PAGE)

@@ -5,6 +5,7 @@ killed; if the kernel does not let it go, it is left behind, and the error has i
 the modules that start processes themselves.
 """
 
+import gc
 import os
 import pickle
 import resource
@@ -14,8 +15,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import IO, Any, Generic, NoReturn, TypeVar, cast
 
 from program.errors import ProgramError, Refusal
@@ -137,15 +138,29 @@ def _exit_code(pid: int) -> int | None:
 
 def forked(name: str, call: Callable[[], T], *, within: float | None = None, goes_on: bool = False) -> Child[T]:
     """Call `call` in a fork of this process, which must have one thread: a fork copies no others. SIGTERM ends the
-    child. OSError if the fork fails."""
+    child, which collects no garbage. OSError if the fork fails."""
     place = os.memfd_create("answer")
-    pid = os.fork()
-    if pid == 0:
-        # The kernel's default: a handler could raise anywhere, and Python prints an exception from within an import.
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        _leave(place, call)
+    # The child's copies of objects that nobody has any more must not be ended: they would close files whose numbers are
+    # other files' by then, and a server of gRPC would wait for its threads, which are not in the child.
+    with _uncollected():
+        pid = os.fork()
+        if pid == 0:
+            # The kernel's default: a handler could raise anywhere, and Python prints what an import raises.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+            _leave(place, call)
     return Child(name, pid, place, within, goes_on=goes_on)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def spawned(

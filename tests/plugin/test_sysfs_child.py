@@ -1,13 +1,11 @@
 """Reads that the kernel may never answer. A FIFO that nobody writes to stands for such a file: who opens it waits."""
 
 import errno
-import gc
 import os
 import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from socket import socketpair
 
 import pytest
 
@@ -39,26 +37,6 @@ def test_what_it_raises_is_raised_here(tmp_path: Path) -> None:
         ask(read_host, tmp_path)
     with pytest.raises(ZeroDivisionError):
         ask(lambda sys: 1 // 0, tmp_path)
-
-
-def test_what_nobody_has_any_more_does_not_close_the_files_of_the_one_that_reads(tmp_path: Path) -> None:
-    """The copy of a file that waits here to be collected has the number of a file that is open there."""
-
-    def opens_many(sys: Path) -> int:
-        mine = [os.open(sys, os.O_RDONLY) for _ in range(64)]
-        gc.collect()
-        return sum(os.path.samestat(os.fstat(number), sys.stat()) for number in mine)
-
-    gc.disable()
-    try:
-        forgotten: list[object] = [socketpair()]
-        forgotten.append(forgotten)
-        del forgotten
-        assert ask(opens_many, tmp_path) == (64, ())
-    finally:
-        gc.enable()
-        with pytest.warns(ResourceWarning):
-            gc.collect()
 
 
 def test_a_file_that_is_never_answered_is_silent_and_everything_else_is_read(copied_machine: Machine) -> None:

@@ -1,6 +1,7 @@
 """What is done in a child: forked by a process of its own, since this one may have threads."""
 
 import asyncio
+import gc
 import os
 import pickle
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from program.child import MOST, Child, Late, NoAnswer, output, spawned
+from program.child import MOST, Child, Late, NoAnswer, forked, output, spawned
 from program.errors import UserError
 from tests.processes import ROOT
 from tests.waiting import allowed
@@ -122,6 +123,30 @@ def test_nothing_is_raised_in_a_child_that_a_signal_ends() -> None:
 
 def test_a_program_that_was_started_to_ignore_its_children_has_them() -> None:
     assert said("return 3", setup=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)) == "3"
+
+
+def test_a_child_ends_no_object_of_its_parents() -> None:
+    """A server of gRPC among them would wait for its threads, which the child does not have; a file would close its
+    number, which is another file's by then."""
+    ended: list[int] = []
+
+    class Unused:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            ended.append(os.getpid())
+
+    def work() -> list[int]:
+        for _ in range(10_000):
+            (cycle := list[object]()).append(cycle)
+        return ended
+
+    was_enabled = gc.isenabled()
+    gc.collect()
+    Unused()
+    assert forked("the child", work).answer() == []
+    assert gc.isenabled() == was_enabled
 
 
 # In a Python of its own.
