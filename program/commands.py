@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from functools import wraps
 from importlib import import_module
 from inspect import Parameter, Signature, signature
@@ -13,8 +14,18 @@ from program.bootstrap import command_named
 from program.flags import Flag
 from program.problem import one_line
 
-#: The flag of a command that prints for people, and can print the same for programs.
-AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+class _OutputFormat(Enum):
+    JSON = "json"
+
+
+#: True if a command that prints for people is to print the same for programs: by -o json, as kubectl has it, or --json.
+AsJSON = Annotated[bool, _OutputFormat]
+
+_JSON_FLAGS = {
+    "output": Annotated[_OutputFormat | None, typer.Option("--output", "-o", help="For programs.")],
+    "json": Annotated[bool, typer.Option("--json", help="As -o json.")],
+}
 
 
 def _say_version(context: typer.Context, wanted: bool) -> None:
@@ -64,9 +75,10 @@ def taken_by_typer(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return the command with a signature that typer takes.
 
     A parameter that is a dataclass is a set of flags: typer gets its fields as parameters, and the command gets the
-    dataclass. A Flag in an annotation becomes a typer.Option.
+    dataclass. A Flag in an annotation becomes a typer.Option, and AsJSON two flags.
     """
     sets: dict[str, Any] = {}
+    as_json = None
     parameters: list[Parameter] = []
     for parameter in signature(command).parameters.values():
         if is_dataclass(parameter.annotation):
@@ -74,6 +86,10 @@ def taken_by_typer(command: Callable[..., Any]) -> Callable[..., Any]:
             for field in fields(parameter.annotation):
                 default = Parameter.empty if field.default is MISSING else field.default
                 parameters.append(_parameter(field.name, default, field.type))
+        elif parameter.annotation == AsJSON:
+            as_json = parameter.name
+            parameters.append(_parameter("output", None, _JSON_FLAGS["output"]))
+            parameters.append(_parameter("json", False, _JSON_FLAGS["json"]))
         else:
             parameters.append(_parameter(parameter.name, parameter.default, parameter.annotation))
 
@@ -81,6 +97,8 @@ def taken_by_typer(command: Callable[..., Any]) -> Callable[..., Any]:
     def call(**values: Any) -> Any:
         for name, flags in sets.items():
             values[name] = flags(**{field.name: values.pop(field.name) for field in fields(flags)})
+        if as_json is not None:
+            values[as_json] = any([values.pop("output"), values.pop("json")])
         return command(**values)
 
     call.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

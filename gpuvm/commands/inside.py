@@ -7,7 +7,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from gpuvm.commands.options import ClusterFlags, OneVM, Output, VMName
+from gpuvm.commands.options import ClusterFlags, OneVM, VMName
+from program.commands import AsJSON
 from program.output import print_foreign
 
 
@@ -50,11 +51,11 @@ def guest(
     about: Annotated[About, typer.Argument(metavar="ABOUT", help="What to ask for.")],
     vm: OneVM,
     cluster: ClusterFlags,
-    output: Output = None,
+    as_json: AsJSON = False,
 ) -> None:
     """Say what qemu-guest-agent tells of the guest: its system and addresses, its users, or its file systems; or where
     its cards are, and what they do."""
-    _run(Verb(("guest", about.value), ""), [vm], cluster, as_json=output is not None)
+    _run(Verb(("guest", about.value), ""), [vm], cluster, as_json=as_json)
 
 
 def __getattr__(name: str) -> Callable[..., None]:
@@ -66,8 +67,8 @@ def __getattr__(name: str) -> Callable[..., None]:
     def command(vm: VMName, cluster: ClusterFlags) -> None:
         _run(verb, vm, cluster)
 
-    def command_with_json(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
-        _run(verb, vm, cluster, as_json=output is not None)
+    def command_with_json(vm: VMName, cluster: ClusterFlags, as_json: AsJSON = False) -> None:
+        _run(verb, vm, cluster, as_json=as_json)
 
     chosen = command_with_json if verb.has_json else command
     chosen.__doc__ = verb.help

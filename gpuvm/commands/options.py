@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Annotated
 
 import typer
@@ -14,12 +13,6 @@ from gpuvm.target import Target, target_of
 from program.errors import ProgramError
 
 _COMPLETION = 2.0  # seconds; who presses Tab types on otherwise
-
-
-class OutputFormat(Enum):
-    """A format for programs."""
-
-    JSON = "json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +73,6 @@ VMName = Annotated[
 OneVM = Annotated[
     str, typer.Argument(metavar="VM", help="Its name, as NAME or vm/NAME[/NAMESPACE].", autocompletion=_names)
 ]
-Output = Annotated[OutputFormat | None, typer.Option("--output", "-o", help="For programs.")]
 Force = Annotated[bool, typer.Option("--force", help="End the guest now, without a warning to it.")]
 GracePeriod = Annotated[
     int | None, typer.Option("--grace-period", metavar="SECONDS", help="Only 0, with --force, as for kubectl virt.")

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from gpuvm.commands.options import ClusterFlags, Output
+from gpuvm.commands.options import ClusterFlags
 from gpuvm.pods import VM, look, vms_in
+from program.commands import AsJSON
 from program.output import aligned, print_foreign, print_text
 
 _HEAD = ("NAME", "STATE", "AGE", "NODE", "ADDRESS", "CARDS")
@@ -17,11 +18,11 @@ _HEAD = ("NAME", "STATE", "AGE", "NODE", "ADDRESS", "CARDS")
 def list_vms(
     cluster: ClusterFlags,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Those of all namespaces.")] = False,
-    output: Output = None,
+    as_json: AsJSON = False,
 ) -> None:
     """List the VMs of gpu-launcher's pods."""
     rows = vms_in(look(cluster.kubectl(), everywhere=everywhere))
-    if output is not None:
+    if as_json:
         print_text(json.dumps([asdict(vm) for vm in rows], indent=2) + "\n")
         return
     cells = [_row(vm, datetime.now(UTC), everywhere=everywhere) for vm in rows]

@@ -4,12 +4,13 @@ import json
 import re
 from contextlib import suppress
 
-from gpuvm.commands.options import ClusterFlags, Output, VMName
+from gpuvm.commands.options import ClusterFlags, VMName
 from gpuvm.gpu_launcher import Fit, fit_of
 from gpuvm.kubectl import Kubectl
 from gpuvm.objects import Event, Pod, ResourceClaim, VMObject
 from gpuvm.pods import controller_of, look, no_such, pods_of
 from gpuvm.reasons import answer, is_for_nodes, no_pod, of_record, warnings_of
+from program.commands import AsJSON
 from program.errors import Refusal
 from program.output import print_foreign, print_text
 from program.problem import Problem, one_line
@@ -19,7 +20,7 @@ _LOG_LINES = 20
 _STAMP = re.compile(r"[-0-9T:.]+Z (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 
 
-def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
+def why(vm: VMName, cluster: ClusterFlags, as_json: AsJSON = False) -> None:
     """Say why a VM is Pending or has failed: one answer, of its pod, the pod's events, its launcher and `fit`."""
     cluster, target = cluster.of(vm)
     kubectl = cluster.kubectl()
@@ -40,7 +41,7 @@ def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
     else:
         raise no_such(target.name)
     reasons = [(event.reason, event.message) for event in warnings[-_MOST_EVENTS:]]
-    if output is not None:
+    if as_json:
         parts = {**reason.as_json(), "events": [*map(": ".join, reasons)], "launcher": last_line, "fit": fit.text}
         print_text(json.dumps(parts, indent=2) + "\n")
         return

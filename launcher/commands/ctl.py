@@ -15,6 +15,7 @@ import typer
 
 from launcher.runtime.user import switch_to_owner_of
 from launcher.vm.paths import CONTROL_SOCKET, RUN_OF_USERS, SOCKET_IN_ROOT, runtime_directory
+from program.commands import AsJSON
 from program.errors import Refusal, UserError
 from program.output import aligned, print_bytes, print_text
 from program.problem import one_line
@@ -71,10 +72,7 @@ def ctl(
             help="For vnc: serve the screen there, like 127.0.0.1:5900.  [default: standard input and output]",
         ),
     ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="For programs: state, events and what is told of a guest, one object a line."),
-    ] = False,
+    as_json: AsJSON = False,
     sysfs: Annotated[Path, typer.Option(help="For guest gpus: the directory that stands for /sys.")] = Path("/sys"),
     timeout: Annotated[
         int, typer.Option(min=1, metavar="SECONDS", help="How long the guest's agent, or its program, may take.")
@@ -86,7 +84,7 @@ def ctl(
     if listen is not None and action is not Action.VNC:
         raise UserError("--listen", f"is not for {action.value}", "leave it out, or call ctl vnc")
     if as_json and action not in (Action.STATE, Action.EVENTS, Action.GUEST):
-        raise UserError("--json", f"is not for {action.value}", "leave it out")
+        raise UserError("--json", f"is not for {action.value}", "leave it out: state, events and guest have it")
     # --help needs none of the imports below.
     from launcher.control import messages
     from launcher.control.client import ask, ask_for_all

@@ -12,7 +12,7 @@ from plugin.cards.config import SELECTORS, Bind, Config, DeadlyResets, Groups, R
 from plugin.cards.vgpu_rules import VGPURule
 from plugin.config_file import read_config, shadowed_in, written_out
 from plugin.config_file import schema as schema_of_the_file
-from program.commands import AsJSON
+from program.commands import AsJSON, taken_by_typer
 from program.output import print_text
 from program.problem import one_line
 
@@ -20,6 +20,7 @@ config = typer.Typer(help="Say what a config file means, or print its JSON schem
 
 
 @config.command()
+@taken_by_typer
 def check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The config file.")], as_json: AsJSON = False
 ) -> None:

@@ -1,5 +1,6 @@
 """What every command line of both programs can do."""
 
+import json
 import os
 import pty
 import re
@@ -93,7 +94,7 @@ def test_a_shell_completes_words(call: Command, program: str, words: str, comple
 
 @pytest.mark.parametrize(("program", "command"), FOR_PROGRAMS)
 def test_what_is_a_page_for_people_is_json_for_programs(call: Command, program: str, command: str) -> None:
-    assert "--json" in call(program, *command.split(), "--help").stdout
+    assert "-o, --output <json>" in call(program, *command.split(), "--help").stdout
 
 
 def on_a_terminal(*arguments: str, **env: str) -> str:
@@ -172,3 +173,9 @@ def test_a_flag_that_no_typer_knows_is_one_of_typers(capsys: pytest.CaptureFixtu
     assert re.search(r"--number N +How many.  \[env var: SOME_NUMBER; default: 1\]\n", said)
     with pytest.raises(typer.BadParameter, match="invalid literal for int"):
         app(["--number", "many"], standalone_mode=False)
+
+
+@pytest.mark.parametrize("flag", [["--json"], ["-o", "json"], ["--output", "json"]])
+def test_each_spelling_of_the_flag_for_programs_prints_json(flag: list[str], gpu_plugin: Command) -> None:
+    printed = gpu_plugin("inventory", *flag, "--sysfs", FIXTURES / "sysfs/rtx-2060").stdout
+    assert len(json.loads(printed)["devices"]) == 2

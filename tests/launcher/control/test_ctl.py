@@ -251,7 +251,7 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
         (("guest",), "ctl guest: found '' after it; expected gpus, ping, info, users, filesystems, or exec -- PROG"),
         (("screenshot",), "ctl screenshot: is no file's name after it; expected FILE.png, or - for standard output"),
         (("screenshot", "a.jpg"), "ctl screenshot: found 'a.jpg' after it; expected FILE.png"),
-        (("xml", "--json"), "--json: is not for xml; leave it out"),
+        (("xml", "--json"), "--json: is not for xml; leave it out: state, events and guest have it"),
         (("state", "--listen=127.0.0.1:1"), "--listen: is not for state; leave it out, or call ctl vnc"),
         (("vnc", "--listen=5900"), "--listen 5900: is not an address and a port; expected one like 127.0.0.1:5900"),
         (("vnc", "--listen=0.0.0.0:5900"), "--listen 0.0.0.0:5900: would show the guest's screen to other hosts, with"),
