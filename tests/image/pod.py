@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tests.processes import children
+from tests.waiting import allowed
 
 #: The pod's network: a card with these addresses, whose other end is the pod's too, with those of the gateway.
 ADDRESS, GATEWAY = "10.244.1.5", "10.244.1.1"
@@ -131,7 +132,7 @@ class RunningPod:
     def from_outside(self, *argv: str | Path, seconds: float = 120) -> str:
         """What a program of this machine's prints that is in the pod's network alone; it has to succeed."""
         entering = ("nsenter", f"--target={self.pid}", "--net")
-        done = subprocess.run([*entering, *argv], capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run([*entering, *argv], capture_output=True, text=True, timeout=allowed(seconds), check=False)
         assert done.returncode == 0, f"{argv} exited with {done.returncode}: {done.stderr}"
         return done.stdout
 
@@ -146,17 +147,18 @@ class RunningPod:
 
     def until(self, what: str, look: Callable[[], bool], seconds: float) -> None:
         """Wait until `look` finds it; it fails with the log where it does not, or the pod ends first."""
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         while not look():
             ended = self.parent.poll()
             assert ended is None, f"the pod has ended with {ended}, and not: {what}; {self.log.read_text()}"
-            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}; {self.log.read_text()}"
+            limit = allowed(seconds)
+            assert time.monotonic() - began < limit, f"not within {limit:.0f} s: {what}; {self.log.read_text()}"
             time.sleep(0.1)
 
     def terminate(self, seconds: float) -> int:
         """Ask the first process to end, as the kubelet does; its exit code."""
         os.kill(self.pid, signal.SIGTERM)
-        return self.parent.wait(seconds)
+        return self.parent.wait(allowed(seconds))
 
 
 @contextmanager
