@@ -62,6 +62,8 @@ def run(
         try:
             if its is not None and its.is_done_here():
                 return Ending.SUSPENDED
+            if its is not None:
+                its.refuse_new_disks(plan.needs)
             lost = partial(vm.events.put, Ending.FILES_LOST)
             with _files(plan) as ready, virtiofs.serving_shares(plan.shares, lost):
                 return _live(plan, vm, ready, preparation, its)

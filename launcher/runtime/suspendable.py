@@ -41,14 +41,19 @@ def not_saved(xml: str, sys: Path) -> Iterator[Problem]:
         target = share.find("target")
         name = "" if target is None else target.get("dir", "")
         yield Problem(name, "is mounted in the guest by virtiofs, whose state libvirt does not save", "use a disk")
+    yield from ends_with_pod(domain)
+    if domain.find("launchSecurity") is not None:
+        yield Problem("launchSecurity", "nobody but the guest can read its memory", "leave it out, or suspend-to")
+
+
+def ends_with_pod(domain: ElementTree.Element) -> Iterator[Problem]:
+    """Yield a problem for each disk of a domain of ours that the guest writes to and the next pod makes anew."""
     for disk in domain.iterfind("devices/disk"):
         source = disk.find("source")
         file = "" if source is None else source.get("file", "")
         if disk.find("readonly") is None and disk.get("device") != "cdrom" and file.startswith(_IN_POD):
             wrong = f"what the guest writes to it is in {file}, which ends with the pod"
             yield Problem(_named(disk, file), wrong, "expected a disk on a claim")
-    if domain.find("launchSecurity") is not None:
-        yield Problem("launchSecurity", "nobody but the guest can read its memory", "leave it out, or suspend-to")
 
 
 def suspendable(xml: str, memory: int, sys: Path, claim: Path) -> Iterator[Finding]:

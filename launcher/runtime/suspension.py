@@ -5,22 +5,25 @@ whether the guest's CPUs run, which it gives back if the guest goes on.
 """
 
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
 from typing import Any
+from xml.etree import ElementTree
 
 from launcher.runtime import agent, guest, operations, saving
 from launcher.runtime.events import Changed, Ending, NotSaved, Saved, SuspendRequested
 from launcher.runtime.memory_file import GuestMark, MemoryFile
 from launcher.runtime.progress import wanted_by
-from launcher.runtime.suspendable import not_saved
+from launcher.runtime.suspendable import ends_with_pod, not_saved
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
+from launcher.vm.volumes.media import Need, RawDisk
 from program.errors import ProgramError, Refusal
 
 _log = logging.getLogger(__name__)
@@ -51,6 +54,18 @@ class Suspension:
     def is_done_here(self) -> bool:
         """Return whether the VM was suspended in this pod before."""
         return (self.root / MARK).exists()
+
+    def refuse_new_disks(self, needs: Iterable[Need]) -> None:
+        """Raise Refusal if the guest would be resumed with a disk that this start makes anew: what its memory knows of
+        the old one would destroy the new one."""
+        if not os.path.lexists(self.memory.whole):
+            return
+        new = [str(need.path) for need in needs if isinstance(need, RawDisk)]
+        new += [problem.subject for problem in ends_with_pod(ElementTree.fromstring(self.xml))]  # noqa: S314 it is ours
+        if new:
+            wrong = f"would be a new disk for the suspended guest of {self.memory.whole}, which had another one"
+            fix = "resume it with the manifest, and on a node, that have its disk; or remove the file: it starts anew"
+            raise Refusal(new[0], wrong, fix)
 
 
 def suspend(

@@ -284,6 +284,30 @@ def test_another_guest_is_refused_by_what_is_other_and_its_file_stays(with_saved
     assert with_saved.files == {"vm.memory"}
 
 
+_OF_NODE = {
+    "devices: {": "devices: {disks: [{name: data, disk: {bus: virtio}}], ",
+    "spec:\n": "spec:\n  volumes: [{name: data, "
+    "hostDisk: {path: /data/data.img, type: DiskOrCreate, capacity: 1Mi}}]\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("parts", "disk"),
+    [(_OF_NODE, "/var/run/kubevirt-private/vmi-disks/data/data.img"), (_SCRATCH, "scratch")],
+    ids=["a hostDisk of another node", "an emptyDisk"],
+)
+def test_a_guest_is_not_resumed_with_a_disk_that_is_new(
+    with_saved: Claimed, parts: Mapping[str, str], disk: str
+) -> None:
+    pod = with_saved.pod("second", **parts)
+    place = pod.run / "kubevirt-private/vmi-disks/data"
+    place.mkdir(parents=True)
+    with with_saved.launched(pod) as launched:
+        code, line = launched.ended(20)
+    assert (code, line.partition(" for the suspended guest")[0]) == (1, f"ERROR {disk}: would be a new disk")
+    assert ([*place.iterdir()], with_saved.files) == ([], {"vm.memory"})
+
+
 def test_a_guest_that_may_have_run_from_a_file_is_not_resumed_from_it_again(claimed: Claimed) -> None:
     (claimed.directory / "vm.memory.resumed").touch()
     with claimed.launched(claimed.pod("first")) as launched:
