@@ -46,6 +46,8 @@ STOPPED = "gpu-launcher.dev/stopped"
 SUSPENDED = "gpu-launcher.dev/suspended"
 #: Where the pod mounts that claim, and the launcher's exit code once the memory is there.
 SUSPENDED_VOLUME, SUSPENDED_CODE = "gpu-launcher-suspended", 17
+#: The annotation of a pod whose launcher suspends its guest on SIGTERM, and its value.
+_ON_DRAIN, _SUSPENDS = "gpu-launcher.dev/on-drain", "suspend"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _ENDED = ("Succeeded", "Failed")
 
@@ -258,6 +260,11 @@ class Pod(_WithConditions):
         """Return whether the guest's memory is saved, for the guest to go on in another pod."""
         status = self.launcher
         return status.running is None and status.ended is not None and status.ended.exit_code == SUSPENDED_CODE
+
+    @property
+    def is_suspended_by_its_deletion(self) -> bool:
+        """Return whether the guest runs, and its launcher saves its memory when the pod is deleted."""
+        return self.launcher.running is not None and self.annotations.get(_ON_DRAIN) == _SUSPENDS
 
     @property
     def has_claims(self) -> bool:

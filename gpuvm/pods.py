@@ -87,6 +87,14 @@ def refuse_not_running(pod: Pod) -> None:
         raise Refusal(pod.name, f"is {state_of(pod)}: its launcher does not run", fix)
 
 
+def end_guests(kubectl: Kubectl, pods: Iterable[Pod], by: str = "shutdown") -> None:
+    """End the guests that would be suspended when their pods are deleted, `by` a command of ctl. Refusal if one cannot
+    be told."""
+    for pod in pods:
+        if pod.is_suspended_by_its_deletion:
+            kubectl.ctl(pod, by)
+
+
 def no_such(name: str) -> Refusal:
     return Refusal(
         name, "there is no such VM in this namespace", "`kubectl gpuvm list -A` lists all; name its namespace with -n"

@@ -18,7 +18,7 @@ from gpuvm.editor import edit_file
 from gpuvm.gpu_launcher import printed
 from gpuvm.kubectl import Kubectl, Printed
 from gpuvm.objects import ID_LABEL, MANIFEST_FILE, AnyObject, ConfigMap, Metadata, Pod, VMObject
-from gpuvm.pods import controller_of, look, no_such, pods_of, recorded
+from gpuvm.pods import controller_of, end_guests, look, no_such, pods_of, recorded
 from gpuvm.records import Record, record_of, records_in, suspended_to
 from program.errors import ProgramError, Refusal
 from program.output import print_foreign
@@ -106,6 +106,7 @@ def delete(
     records = records_in(kubectl.vms(of=subject))
     beside = kubectl.beside(subject)
     kept = [] if with_state else [each for each in beside if each.kind in _STATE]
+    end_guests(kubectl, pods)
     print_foreign(kubectl.delete_at_once([*running, *records, *(each for each in beside if each not in kept)]))
     if kept:
         names = ", ".join(f"{each.kind} {each.name}" for each in kept)
@@ -142,6 +143,7 @@ def _apply(kubectl: Kubectl, new: Printed, *, restart: bool) -> None:
             ", ".join(running), "runs with another manifest or other flags, and its Pod cannot be changed", fix
         )
     for each, old in changed:
+        end_guests(kubectl, [old] if isinstance(old, Pod) else [])
         kubectl.delete(old, _beside(kubectl, old, new, each.vm))
     keeps_history = any(each.kind in _WITH_HISTORY for each in new.objects)
     records = [each for each in new.objects if each.kind == "ConfigMap" and not keeps_history]

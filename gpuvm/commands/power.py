@@ -10,7 +10,7 @@ from gpuvm.commands.changes import make_of_record
 from gpuvm.commands.options import ClusterFlags, Force, GracePeriod, VMName
 from gpuvm.kubectl import Kubectl
 from gpuvm.objects import ConfigMap, Controller, Pod, VMObject
-from gpuvm.pods import controller_of, look, no_such, pods_of, refuse_not_running
+from gpuvm.pods import controller_of, end_guests, look, no_such, pods_of, refuse_not_running
 from gpuvm.records import record_of, suspended_to
 from program.errors import Refusal, UserError
 from program.output import print_foreign
@@ -64,6 +64,7 @@ def stop(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_period: 
     its_pods, record = pods_of(seen.objects, target.name), None
     if (controller := controller_of(seen.objects, target.name)) is not None:
         _refuse_one_of_several(controller, target.name)
+        end_guests(kubectl, its_pods, "kill" if force else "shutdown")
         kubectl.stop_controller(controller)
     else:
         record = seen.record(target.name)
@@ -76,6 +77,7 @@ def stop(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_period: 
             kubectl.ctl(pod, "kill" if force else "shutdown")
             print(f"{target.name}: {_asked(force)}")
             return
+        end_guests(kubectl, [pod], "kill" if force else "shutdown")
         kubectl.delete_at_once([pod])
         if record is not None:
             kubectl.mark(record, stopped=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))

@@ -23,6 +23,8 @@ from launcher.pod.metadata import FLAG, annotation_prefix
 from launcher.pod.objects import data_volumes, objects
 from launcher.pod.resources import for_containers, waits_for
 from launcher.pod.security import Confinement, Level
+from launcher.runtime.suspendable import too_short
+from launcher.vm.from_spec import guest_of
 from launcher.vm.memory.pod import ANY_CARD, mapped_bars
 from launcher.vm.plain import PodObject
 from launcher.vm.versions import foreign, parse_version
@@ -235,6 +237,11 @@ def pod(
         other = foreign(given.instance.spec.domain.machine.type)
         if other is not None and not given.instance.metadata.annotations.nearest_machine:
             warnings.append(str(given.located(other)))
+        vmi = given.instance
+        if vmi.metadata.annotations.suspends_on_drain:
+            short = too_short(guest_of(vmi).memory, vmi.spec.terminationGracePeriodSeconds)
+            if short is not None:
+                warnings.append(str(given.located(short.problem)))
     for each in made:
         if (spec := pod_spec(each)) is not None:
             name = each["metadata"]["name"]

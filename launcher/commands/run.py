@@ -107,6 +107,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:
         asks_nvidia_smi=metadata.annotations.asks_nvidia_smi,
         fabric_manager=start.pod.environ.get(FABRIC_MANAGER),
         suspend_to=Path(SUSPENDED) if metadata.annotations.suspend_to and start.facts.own is None else None,
+        suspends_on_drain=metadata.annotations.suspends_on_drain,
     )
 
 

@@ -150,8 +150,11 @@ def _around_qemu(start: Start, place: ThisPod) -> Iterator[Finding]:
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
     yield from volumes(spec, start.facts, place.root, start.needs, place.wording)
     yield from space(read_rooms(start.needs), place.wording)
-    if start.xml is not None and start.vmi.metadata.annotations.suspend_to and place.own is None:
-        yield from suspendable(start.xml, guest.memory, sysfs, below(place.root, SUSPENDED))
+    annotations = start.vmi.metadata.annotations
+    if start.xml is not None and annotations.suspend_to and place.own is None:
+        claim = below(place.root, SUSPENDED)
+        grace = spec.terminationGracePeriodSeconds if annotations.suspends_on_drain else None
+        yield from suspendable(start.xml, guest.memory, sysfs, claim, grace)
 
 
 def _vfio_nodes(vfio: Path) -> frozenset[str]:

@@ -75,7 +75,8 @@ def _suspension(plan: RunPlan) -> Suspension | None:
     root = root_of(plan.uri)
     if plan.suspend_to is None or root is None:
         return None
-    return Suspension(MemoryFile(plan.suspend_to, plan.identity.name), plan.xml, plan.sys, root, plan.grace)
+    memory = MemoryFile(plan.suspend_to, plan.identity.name)
+    return Suspension(memory, plan.xml, plan.sys, root, plan.grace, plan.suspends_on_drain)
 
 
 def tidy(plan: RunPlan) -> None:
@@ -293,6 +294,11 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready, its: Suspension | No
                 return Ending.FILES_LOST
             case Ending() as ending:
                 return ending
+            case StopRequested.SIGNAL if its is not None and its.on_drain:
+                _log.info("suspending the guest; it has %.0f s of its grace period for that", its.saves_within)
+                suspended = suspension.suspend(domain, vm, its, SuspendRequested(), shut_down, ready, drains=True)
+                if suspended is not None:
+                    return suspended
             case StopRequested() as stop:
                 vm.becomes(Phase.STOPPING)
                 at_once = stop is StopRequested.KILL or not plan.acpi

@@ -1,8 +1,12 @@
 """What keeps a guest from being suspended: devices that cannot be saved to a file, and disks that end with the pod."""
 
 import os
+import time
 from collections.abc import Iterator
+from contextlib import suppress
+from math import ceil, inf
 from pathlib import Path
+from tempfile import TemporaryFile
 from xml.etree import ElementTree
 
 from launcher.vm import paths
@@ -12,6 +16,11 @@ from program.finding import Finding
 from program.problem import Problem
 
 _HEADROOM, _SHARE = 64 << 20, 16  # bytes, and a part of the memory, for the devices' state and the file's own structure
+#: Of the grace period of a guest that a drain is to suspend; in the rest the guest shuts down if it cannot be saved.
+SHARE_OF_GRACE = 0.5
+#: The bytes per second that QEMU 7.2 writes to memory: no claim is faster. docs/suspend.md has how it was measured.
+QEMU_SPEED = float(2 << 30)
+_PROBE, _CHUNK, _PROBED_FOR = 64 << 20, 4 << 20, 1.0  # bytes, bytes, seconds: enough for a cache to show
 _WITHOUT_STATE = "vfio-pci"  # the driver for any device; a device's own (mlx5_vfio_pci, nvidia) may know its state
 _IN_POD = (paths.OVERLAYS, paths.EMPTY_DISKS)
 
@@ -56,9 +65,10 @@ def ends_with_pod(domain: ElementTree.Element) -> Iterator[Problem]:
             yield Problem(_named(disk, file), wrong, "expected a disk on a claim")
 
 
-def suspendable(xml: str, memory: int, sys: Path, claim: Path) -> Iterator[Finding]:
+def suspendable(xml: str, memory: int, sys: Path, claim: Path, grace: int | None = None) -> Iterator[Finding]:
     """Yield a warning for each problem that would keep the VM from being suspended later; it runs all the same.
-    `claim`: the directory where the claim for its `memory`, in bytes, is mounted."""
+    `claim`: the directory where the claim for its `memory`, in bytes, is mounted. `grace`: the guest's grace period in
+    seconds if a drain is to suspend it; the claim's speed is measured for that."""
     for problem in not_saved(xml, sys):
         yield warning(problem.subject, f"the VM cannot be suspended: {problem.wrong}", problem.fix)
     try:
@@ -69,6 +79,35 @@ def suspendable(xml: str, memory: int, sys: Path, claim: Path) -> Iterator[Findi
     if (size := status.f_blocks * status.f_frsize) < needed(memory):
         wrong = f"the claim has {size >> 20} MiB, and suspending the VM may need {needed(memory) >> 20} MiB"
         yield warning(claim, wrong, "make the claim larger")
+    if grace is None:
+        return
+    finding = too_short(memory, grace)
+    if finding is None and (rate := _speed(claim)) < QEMU_SPEED:
+        finding = too_short(memory, grace, rate)
+    if finding is not None:
+        yield finding
+
+
+def too_short(memory: int, grace: int, speed: float = QEMU_SPEED) -> Finding | None:
+    """Return a warning if a guest with `memory` bytes of memory is not saved in its `grace` period, in seconds, at that
+    `speed` in bytes per second; pages of zeros take less."""
+    takes = memory / speed
+    if takes <= grace * SHARE_OF_GRACE:
+        return None
+    at = f"{memory >> 20} MiB of memory take {takes:.0f} s to save at {int(speed) >> 20} MiB/s"
+    wrong = f"is {grace}: {at}, and saving has half of it; then the guest shuts down instead"
+    return warning("spec.terminationGracePeriodSeconds", wrong, f"write {ceil(takes / SHARE_OF_GRACE)} or more")
+
+
+def _speed(claim: Path) -> float:
+    """Measure at how many bytes per second the claim takes a file; infinity if it takes none, which is another
+    problem."""
+    chunk, written, began = os.urandom(_CHUNK), 0, time.monotonic()
+    with suppress(OSError), TemporaryFile(dir=claim, buffering=0) as file:
+        while written < _PROBE and time.monotonic() - began < _PROBED_FOR:
+            written += file.write(chunk)
+            os.fdatasync(file.fileno())
+    return written / (time.monotonic() - began) if written else inf
 
 
 def _named(device: ElementTree.Element, otherwise: str) -> str:

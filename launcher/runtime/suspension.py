@@ -21,7 +21,7 @@ from launcher.runtime import agent, guest, operations, saving
 from launcher.runtime.events import Changed, Ending, NotSaved, Saved, SuspendRequested
 from launcher.runtime.memory_file import GuestMark, MemoryFile
 from launcher.runtime.progress import wanted_by
-from launcher.runtime.suspendable import ends_with_pod, not_saved
+from launcher.runtime.suspendable import SHARE_OF_GRACE, ends_with_pod, not_saved
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
 from launcher.vm.volumes.media import Need, RawDisk
 from program.errors import ProgramError, Refusal
@@ -43,13 +43,19 @@ MARK = "suspended"
 @dataclass(frozen=True)
 class Suspension:
     """What suspending a VM needs: its memory file, the domain's XML, the directory for /sys, the root of libvirt's
-    driver, and the seconds that the guest has once its pod is to end."""
+    driver, the seconds that the guest has once its pod is to end, and whether its memory is saved then (`on_drain`)."""
 
     memory: MemoryFile
     xml: str
     sys: Path
     root: Path
     grace: float
+    on_drain: bool
+
+    @property
+    def saves_within(self) -> float:
+        """Return the seconds in which a guest is saved whose pod is to end."""
+        return self.grace * SHARE_OF_GRACE
 
     def is_done_here(self) -> bool:
         """Return whether the VM was suspended in this pod before."""
@@ -75,11 +81,13 @@ def suspend(
     request: SuspendRequested,
     stop: Callable[[float], Ending],
     ready: Callable[[bool], None],
+    *,
+    drains: bool = False,
 ) -> Ending | None:
     """Suspend the VM; return how it ended, None if its guest goes on. The request gets the outcome.
 
     If a stop is requested meanwhile, saving has the guest's grace period. If saving fails then, `stop` shuts the guest
-    down in the time that is left.
+    down in the time that is left. `drains`: the stop came first, and saving leaves the guest time to shut down.
     """
     if its is None:
         fix = "expected the annotation gpu-launcher.dev/suspend-to in its manifest, with the name of one"
@@ -91,8 +99,10 @@ def suspend(
             saver.start()
     except Refusal as refusal:
         request.refuse(refusal)
-        return None
-    ends: float | None = None  # when the guest's grace period is over
+        return stop(its.grace) if drains else None
+    began = time.monotonic()
+    ends = began + its.grace if drains else None  # when the guest's grace period is over
+    gives_up = began + its.saves_within if drains else None
     is_broken_off = False
     watch = _Watch(its.memory, domain)
     while True:
@@ -104,15 +114,18 @@ def suspend(
                 request.refuse(Refusal(vm.identity, "was to end before its memory was saved", _BOOTS))
                 _log.error("the guest's memory is not saved within its grace period; ending it")
                 return Ending.ON_REQUEST
-            if watch.has_stalled() and not is_broken_off:
+            is_late = gives_up is not None and time.monotonic() > gives_up
+            if (watch.has_stalled() or is_late) and not is_broken_off:
                 is_broken_off = True
-                _log.error("giving up saving the guest's memory: nothing was written for %.0f s", _STALLED)
+                why = "its pod is to end soon" if is_late else f"nothing was written for {_STALLED:.0f} s"
+                _log.error("giving up saving the guest's memory: %s", why)
                 threading.Thread(target=_break_off, args=(domain,), daemon=True).start()
             continue
         match event:
             case Saved():
                 vm.becomes(Phase.STOPPING)
-                _mark(its.root)
+                if not drains:
+                    _mark(its.root)
                 _log.info("the guest's memory is in %s", its.memory.whole)
                 request.done()
                 return Ending.SUSPENDED

@@ -23,6 +23,7 @@ _LAYOUT = f"{OURS}layout"
 _ALLOW_EMULATION = f"{OURS}allow-emulation"
 _ASK_GUEST = f"{OURS}ask-guest"
 SUSPEND_TO = f"{OURS}suspend-to"
+ON_DRAIN = f"{OURS}on-drain"
 _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
 _IGNITION = "kubevirt.io/ignitiondata"
@@ -41,6 +42,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     NO_MMAP: ("true", "false"),
     VFIO: ("groups", "iommufd"),
     _ASK_GUEST: ("nvidia-smi",),
+    ON_DRAIN: ("suspend",),
     Word.TOGETHER: PLACES,
     _MEMFD: ("true", "false"),
     _NO_FREE_PAGES: ("true", "false"),
@@ -100,8 +102,8 @@ class Annotations:
     free pages. `has_hole`: whether there are guest addresses above 4 GiB for BARs. `ignition`: a config of Ignition's.
     `asks_nvidia_smi`: whether the guest's agent may be asked to run it. `even_emulator`: whether isolateEmulatorThread
     takes a second CPU if that makes their number even. `suspend_to`: the claim for the memory of the suspended guest,
-    "" for none. `selection`: the wanted cards, also in HAMi's words. `written`: all annotations as the user wrote
-    them, for the pod.
+    "" for none. `suspends_on_drain`: whether it is suspended when its pod is deleted. `selection`: the wanted cards,
+    also in HAMi's words. `written`: all annotations as the user wrote them, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -121,6 +123,7 @@ class Annotations:
     ignition: str = ""
     even_emulator: bool = False
     suspend_to: str = ""
+    suspends_on_drain: bool = False
     selection: Selection = NO_SELECTION
     written: Mapping[str, Any] = field(default_factory=dict)
 
@@ -202,6 +205,8 @@ def read_annotations(value: Any) -> Annotations:
         raise Nonsense(f"{SEATS_OF}: with {TOPOLOGY} 'mirror' the host's tree says where a card is", "leave out one")
     if topology == "none" and TOPOLOGY_POLICY in values:
         raise Nonsense(f"{TOPOLOGY_POLICY} is of no use without {TOPOLOGY}", "add 'numa' or 'mirror', or leave it out")
+    if ON_DRAIN in values and not value.get(SUSPEND_TO):
+        raise Nonsense(f"{ON_DRAIN} is of no use without {SUSPEND_TO}", "name a claim there, or leave it out")
     return Annotations(
         companions=values.get(_COMPANIONS, "card"),
         topology=topology,
@@ -220,6 +225,7 @@ def read_annotations(value: Any) -> Annotations:
         ignition=str(value.get(_IGNITION) or ""),
         even_emulator=_EVEN_EMULATOR in value,
         suspend_to=value.get(SUSPEND_TO) or "",
+        suspends_on_drain=ON_DRAIN in values,
         selection=read_selection(value),
         written=value,
     )

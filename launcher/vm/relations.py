@@ -6,11 +6,12 @@ KubeVirt's webhooks refuse most of this (pkg/virt-api/webhooks); the rest is wha
 from collections.abc import Iterable
 
 from launcher.fields.objects import Below
-from launcher.vm.annotations import Annotations
+from launcher.vm.annotations import ON_DRAIN, Annotations
 from launcher.vm.devices import Devices
 from launcher.vm.features.manifest import Clock, Features, is_on
 from launcher.vm.firmware.manifest import Firmware, Machine
 from launcher.vm.guest import ROM_OF
+from launcher.vm.lifecycle.manifest import LivenessProbe
 from launcher.vm.security.manifest import LaunchSecurity
 from launcher.vm.volumes.manifest import WITH_FILES, Volume
 
@@ -109,6 +110,14 @@ def check_roms(annotations: Annotations, devices: Devices, volumes: tuple[Volume
                 f"{'not in volumes' if kind is None else f'of kind {kind}'}",
                 f"expected one of kind {', '.join(WITH_FILES)}",
             )
+
+
+def check_on_drain(annotations: Annotations, probe: LivenessProbe | None) -> None:
+    """Refuse a drain that suspends a guest with a livenessProbe. The kubelet ends a container whose probe fails as it
+    ends one that is drained: the guest that hangs would be suspended, and resumed to hang."""
+    if annotations.suspends_on_drain and probe is not None:
+        wrong = f"{ON_DRAIN} would keep a guest that spec.livenessProbe ends, and have it go on"
+        raise Below("metadata.annotations", wrong, "leave out one of them")
 
 
 def check_entries(annotation: str, named: Iterable[str], devices: Devices) -> None:

@@ -288,6 +288,7 @@ def _check_annotations(instance: Any) -> Any:
     check_all(
         partial(relations.check_entries, SEATS_OF, annotations.seats, spec.domain.devices),
         partial(relations.check_roms, annotations, spec.domain.devices, spec.volumes),
+        partial(relations.check_on_drain, annotations, spec.livenessProbe),
     )
     return instance
 

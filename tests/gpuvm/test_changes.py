@@ -138,6 +138,18 @@ def test_a_guest_that_runs_is_changed_only_when_that_is_said(
     assert "image: gpu-launcher:new" in alone.given[-1]
 
 
+def test_a_guest_that_would_be_suspended_shuts_down_to_be_changed(kubectl_gpuvm: Command, alone: StandIn) -> None:
+    pod = live(printed(), containerStatuses=[{"name": "compute", "state": {"running": {}}}])
+    pod["metadata"]["annotations"]["gpu-launcher.dev/on-drain"] = "suspend"
+    alone.answers("get pod/no-devices", pod)
+    alone.answers("get configmap/", golden(kind="ConfigMap"))
+    alone.answers("--dry-run=server", err=CANNOT_CHANGE, code=1)
+    alone.answers("^(apply|delete)|exec")
+    words = ["apply", "-f", VM, "--image", "gpu-launcher:new", "--restart"]
+    assert kubectl_gpuvm(*words, env=alone.env).returncode == 0
+    assert next((call[0], call[-1]) for call in changes(alone)) == ("exec", "shutdown")
+
+
 def test_what_the_api_server_refuses_otherwise_is_its_own_words(kubectl_gpuvm: Command, alone: StandIn) -> None:
     alone.answers("get pod/no-devices", live(printed()))
     alone.answers("--dry-run=server", err='Error from server: pods "no-devices" is too moony', code=1)

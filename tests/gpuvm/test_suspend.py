@@ -78,6 +78,44 @@ def test_a_controller_is_to_have_no_pod_once_its_guests_memory_is_saved(
     assert [call[0] for call in changes(kubectl)] == ["exec", "annotate", "patch"]
 
 
+def drained(name: str = "no-devices", **more: Any) -> Object:
+    """A pod whose launcher suspends its guest when the pod is deleted."""
+    found = suspendable(name, **more)
+    found["metadata"]["annotations"]["gpu-launcher.dev/on-drain"] = "suspend"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "by"),
+    [(["stop"], "shutdown"), (["stop", "--force"], "kill"), (["delete"], "shutdown")],
+    ids=["stop", "stop --force", "delete"],
+)
+def test_a_guest_that_its_pods_end_would_suspend_ends_before(
+    kubectl_gpuvm: Command, kubectl: StandIn, words: list[str], by: str
+) -> None:
+    kubectl.answers("get (persistentvolumeclaims|resourceclaimtemplates|datavolumes)", [])
+    having(kubectl, drained(), record())
+    kubectl.answers("exec")
+    assert kubectl_gpuvm(*words, "no-devices", env=kubectl.env).returncode == 0
+    first, second, *_ = changes(kubectl)
+    assert (first[-2:], second[:2]) == (["ctl", by], ["delete", "pod/no-devices"])
+
+
+def test_a_guest_that_cannot_be_told_to_end_keeps_its_pod(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    having(kubectl, drained(), record())
+    kubectl.answers("exec", err="Error from server (Forbidden): pods/exec\n", code=1)
+    assert kubectl_gpuvm("stop", "no-devices", env=kubectl.env).returncode == 1
+    assert [call[0] for call in changes(kubectl)] == ["exec"]
+
+
+def test_a_controllers_guest_ends_before_its_pod(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    its = drained("no-devices-0", vm="no-devices", owner="StatefulSet/no-devices")
+    having(kubectl, controller("StatefulSet", "no-devices"), its, record())
+    kubectl.answers("exec|patch")
+    assert kubectl_gpuvm("stop", "no-devices", env=kubectl.env).returncode == 0
+    assert [call[0] for call in changes(kubectl)] == ["exec", "patch"]
+
+
 @pytest.mark.parametrize("verb", ["resume", "start"])
 def test_a_suspended_vm_goes_on_in_a_pod_of_its_record(kubectl_gpuvm: Command, kubectl: StandIn, verb: str) -> None:
     having(kubectl, suspended())

@@ -56,6 +56,18 @@ def test_the_name_of_a_plugin_for_containers_is_warned_of(gpu_launcher: Command,
         )
 
 
+def test_a_grace_period_in_which_no_claim_takes_the_memory_is_warned_of(gpu_launcher: Command, tmp_path: Path) -> None:
+    text = (VMS / "no-devices.yaml").read_text()
+    annotations = "{gpu-launcher.dev/suspend-to: memory, gpu-launcher.dev/on-drain: suspend}"
+    vm = tmp_path / "vm.yaml"
+    vm.write_text(text.replace("name: no-devices", f"name: no-devices\n  annotations: {annotations}", 1))
+    assert "GracePeriod" not in gpu_launcher("pod", vm, "--image", IMAGE).stderr
+    vm.write_text(vm.read_text().replace("GracePeriodSeconds: 2", "GracePeriodSeconds: 0"))
+    warning = gpu_launcher("pod", vm, "--image", IMAGE).stderr.splitlines()[-1]
+    assert "spec.terminationGracePeriodSeconds: is 0: " in warning
+    assert warning.endswith("; then the guest shuts down instead; write 1 or more")
+
+
 def test_a_pod_that_asks_no_plugin_for_anything_waits_for_nothing() -> None:
     container = {"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}}
     assert waits_for("vm", {"containers": [container]}, NODE_DEVICES) is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runtime.suspendable import needed, not_saved, suspendable
+from launcher.runtime.suspendable import QEMU_SPEED, needed, not_saved, suspendable, too_short
 from program.problem import Severity
 
 _CARD = """<hostdev mode='subsystem' type='pci' managed='no'><source>
@@ -70,3 +70,25 @@ def test_a_vm_that_cannot_be_suspended_runs_with_a_warning(sys: Path) -> None:
     assert f"suspending the VM may need {needed(1 << 60) >> 20} MiB; make the claim larger" in str(small)
     (gone,) = suspendable(domain(), 1 << 20, sys, sys / "claim")
     assert "the VM cannot be suspended: No such file or directory" in str(gone)
+
+
+def test_a_drain_that_has_no_time_to_save_the_guest_is_told_beforehand(sys: Path) -> None:
+    assert too_short(16 << 30, 16) is None
+    short = too_short(16 << 30, 15)
+    assert str(short).endswith(
+        "spec.terminationGracePeriodSeconds: is 15: 16384 MiB of memory take 8 s to save at 2048 MiB/s, and saving has "
+        "half of it; then the guest shuts down instead; write 16 or more"
+    )
+    assert "write 32 or more" in str(too_short(16 << 30, 30, speed=1 << 30))
+
+
+def test_the_claims_speed_is_measured_and_nothing_stays_there(sys: Path) -> None:
+    before = sorted(sys.iterdir())
+    assert [*suspendable(domain(), 1 << 20, sys, sys, grace=3600)] == []
+    (short,) = suspendable(domain(), 1 << 20, sys, sys, grace=0)
+    assert "write 1 or more" in str(short)
+    assert sorted(sys.iterdir()) == before
+    memory = 2 * int(QEMU_SPEED) * 3600  # as much as QEMU would just write
+    slow = [each for each in suspendable(domain(), memory, sys, sys, grace=3600 * 4) if "MiB/s" in str(each)]
+    assert len(slow) == 1
+    assert "at 2048 MiB/s" not in str(slow[0])

@@ -157,6 +157,51 @@ def test_a_container_that_starts_again_in_the_pod_does_not_resume_its_guest(
     assert claimed.files == {"vm.memory"}
 
 
+_ON_DRAIN = {"suspend-to: c": "suspend-to: c, gpu-launcher.dev/on-drain: suspend"}
+
+
+def test_a_drained_guest_goes_on_wherever_its_vm_starts_next(claimed: Claimed) -> None:
+    """SIGTERM is all that a launcher hears of a drain. Its container may start again in the same pod."""
+    pod = claimed.pod("first", **_ON_DRAIN, **{"Seconds: 0": "Seconds: 120"})
+    with claimed.launched(pod) as launched:
+        runs(launched)
+        until(lambda: counted(pod) >= 3)
+        before = counted(pod)
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(60) == (17, last_line(Ending.SUSPENDED))
+    assert claimed.files == {"vm.memory"}
+    assert "INFO suspending the guest; it has 60 s of its grace period for that" in launched.program.log
+    with claimed.launched(pod) as launched:
+        runs(launched)
+        assert counted(pod) == before + 1
+        assert claimed.files == set()
+        launched.program.send(signal.SIGKILL)
+        launched.program.end(20)
+
+
+def test_a_drained_guest_that_is_not_saved_in_half_of_its_grace_period_has_the_rest_to_shut_down(
+    claimed: Claimed,
+) -> None:
+    pod = claimed.pod("first", **_ON_DRAIN, **{"Seconds: 0": "Seconds: 12"})
+    with saving_slowly(claimed, pod) as launched:
+        launched.program.send(signal.SIGTERM)
+        launched.program.wait_for_line("ERROR giving up saving the guest's memory: its pod is to end soon")
+        end_helper(launched)
+        launched.program.wait_for_line("INFO asking the guest to shut down; it has ")
+        assert launched.program.end(60) == 0
+    assert claimed.files == set()
+
+
+def test_a_drained_guest_that_cannot_be_saved_shuts_down(claimed: Claimed) -> None:
+    pod = claimed.pod("first", **_ON_DRAIN, **_SCRATCH, **{"Seconds: 0": "Seconds: 1"})
+    with claimed.launched(pod) as launched:
+        runs(launched)
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(30) == (0, last_line(Ending.ON_REQUEST))
+    assert any("which ends with the pod" in line for line in launched.program.log)
+    assert claimed.files == set()
+
+
 _SCRATCH = {
     "devices: {": "devices: {disks: [{name: scratch, disk: {bus: virtio}}], ",
     "spec:\n": "spec:\n  volumes: [{name: scratch, emptyDisk: {capacity: 1Mi}}]\n",
@@ -190,18 +235,27 @@ def test_a_guest_that_cannot_be_suspended_goes_on(claimed: Claimed, gpu_launcher
 
 
 @contextmanager
-def being_saved(claimed: Claimed, pod: Pod) -> Iterator[Launched]:
-    """A guest that is being saved, which goes on for ever."""
+def saving_slowly(claimed: Claimed, pod: Pod) -> Iterator[Launched]:
+    """A guest that, if it is saved, is saved for ever."""
     helper = claimed.pods / "iohelper"
     helper.write_text(f"#!/bin/sh\ntouch {claimed.pods}/saves\nexec sleep 600\n")
     helper.chmod(0o755)
     with claimed.launched(pod, f"mount --bind {helper} {_IOHELPER}") as launched:
         runs(launched)
         until(lambda: counted(pod) >= 1)
-        with ctl("suspend", pod.socket, stderr=subprocess.PIPE) as asking:
-            until((claimed.pods / "saves").exists)
-            yield launched
-            asking.kill()
+        yield launched
+
+
+@contextmanager
+def being_saved(claimed: Claimed, pod: Pod) -> Iterator[Launched]:
+    """A guest that is being saved, which goes on for ever."""
+    with (
+        saving_slowly(claimed, pod) as launched,
+        ctl("suspend", pod.socket, stderr=subprocess.PIPE) as asking,
+    ):
+        until((claimed.pods / "saves").exists)
+        yield launched
+        asking.kill()
 
 
 def end_helper(launched: Launched) -> None:
