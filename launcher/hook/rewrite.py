@@ -30,10 +30,10 @@ from launcher.hook.kubevirt_domain import (
     parsed,
     pinning_in,
 )
-from launcher.vm.cards.checks import left_behind, misplaced
+from launcher.vm.cards.checks import seated
 from launcher.vm.cards.claims import Claim, Entry
 from launcher.vm.cards.guest import GuestCard, grace_gpus, whole_cards
-from launcher.vm.cpu.facts import processors_of
+from launcher.vm.cpu.facts import processors_for
 from launcher.vm.cpu.guest import Cell
 from launcher.vm.facts import Facts
 from launcher.vm.guest import ROM_OF, SEATS_OF, TOPOLOGY, Guest
@@ -44,7 +44,6 @@ from launcher.vm.guest_pci.topology import laid_out
 from pci.address import PCIAddress
 from pci.functions import what
 from pci.host import Host
-from pci.processors import UNKNOWN
 from pci.resource import USBAddress
 from pci.sysfs.attribute import CannotLook
 from pci.sysfs.functions import read_host
@@ -82,7 +81,7 @@ def rewritten(domain: bytes, request: VMIRequest, sysfs: Path) -> Rewritten:
     staying = _staying(request, cards, elements, ours)
     facts = Facts(
         kvm=root.get("type") != "qemu",
-        processors=UNKNOWN if guest.topology == "none" else processors_of(sysfs),
+        processors=processors_for(guest, sysfs),
         bars=read_bars(sysfs, cards),
     )
     # A claim's own card, which is its first, and what other entries have of that.
@@ -113,7 +112,7 @@ def rewritten(domain: bytes, request: VMIRequest, sysfs: Path) -> Rewritten:
             *_lines(seats, layout, host),
             *(f"{card.claim.entry} {left}" for card in cards for left in card.left_behind if not left.is_of_card),
         ),
-        warnings=(*warnings, *(finding.problem for finding in (*left_behind(cards), *misplaced(layout))), *bars),
+        warnings=(*warnings, *(finding.problem for finding in seated(cards, layout, bars))),
     )
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from launcher.pipeline.pod import SYS, Pod, address_bits_in, processors_in
+from launcher.pipeline.pod import SYS, Pod, address_bits_in
 from launcher.pipeline.start import Start
 from launcher.vm.cards.checks import not_whole
 from launcher.vm.checks import warning
-from launcher.vm.cpu.facts import assumed
+from launcher.vm.cpu.facts import assumed, processors_for
 from launcher.vm.facts import Facts
 from launcher.vm.guest import Guest
 from launcher.vm.spec import Spec
@@ -31,12 +31,12 @@ class DescribedPod:
     def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
         """Assume what the flags leave out: the pod's CPUs, the node's processors, or both for another machine than this
         one."""
-        processors, given = processors_in(guest, pod), self.known_facts.cpus
-        if not guest.has_own_cpus or (given is not None and processors.nodes and pod.sysfs != SYS):
-            return given, processors, ()
-        cpus, node = assumed(guest, given, processors)
+        processors, cpuset = processors_for(guest, pod.sysfs), self.known_facts.cpus
+        if not guest.has_own_cpus or (cpuset is not None and processors.nodes and pod.sysfs != SYS):
+            return cpuset, processors, ()
+        cpus, node = assumed(guest, cpuset, processors)
         unknown = [
-            *([("the pod's CPUs", cpulist(cpus), "--cpuset, with what the pod has, like 0-3,8")] * (given is None)),
+            *([("the pod's CPUs", cpulist(cpus), "--cpuset, with what the pod has, like 0-3,8")] * (cpuset is None)),
             *([("the node's cores and NUMA nodes", "one NUMA node", _SYSFS)] * (node is not processors)),
         ]
         if not unknown:

@@ -10,11 +10,9 @@ from typing import NamedTuple
 from launcher.pipeline.own_machine import variables_of
 from launcher.vm.cards.claims import DeviceID, Entry, Request
 from launcher.vm.cards.manifest import ResourceClaim
-from launcher.vm.cpu.facts import address_bits, processors_of
-from launcher.vm.guest import Guest
+from launcher.vm.cpu.facts import address_bits
 from launcher.vm.spec import VirtualMachineInstance
 from pci.host import Host, TransparentPages
-from pci.processors import UNKNOWN, Processors
 from pci.sysfs.attribute import CannotLook, Unreadable
 from pci.sysfs.functions import NotSysfs, read_host
 from pci.sysfs.huge_pages import read_transparent
@@ -121,12 +119,6 @@ def allocated_in(claims: tuple[ResourceClaim, ...], pod: Pod, entry: Entry) -> M
 
     directory = pod.dra if pod.offline else pod.dra or IN_CONTAINER
     return read_allocated((entry,), claims, directory)
-
-
-def processors_in(guest: Guest, pod: Pod) -> Processors:
-    """Read the node's processors if the guest is to get some of them; Refusal if they cannot be read."""
-    asked = guest.has_own_cpus or guest.topology != "none"
-    return processors_of(pod.sysfs) if asked and pod.sysfs is not None else UNKNOWN
 
 
 def transparent_in(pod: Pod) -> TransparentPages:

@@ -3,14 +3,14 @@
 If a stage refuses, the stages that do not depend on it go on, so that a user sees all errors at once.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from launcher.pipeline.pod import Pod, allocated_in, host_in
 from launcher.vm.cards.annotations import refuse_without_dra
-from launcher.vm.cards.checks import left_behind, misplaced, other_driver
+from launcher.vm.cards.checks import other_driver, seated
 from launcher.vm.cards.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
 from launcher.vm.cards.guest import GuestCard, not_passed_on, refuse_grace, whole_cards
 from launcher.vm.cards.manifest import ResourceClaim
@@ -34,7 +34,7 @@ from pci.host import Host
 from pci.processors import Processors
 from program.errors import ProgramError, Refusal
 from program.finding import Finding, worst_first
-from program.problem import Severity
+from program.problem import Problem, Severity
 
 if TYPE_CHECKING:  # what is printed alone needs no storage
     from launcher.vm.volumes.media import Need
@@ -124,27 +124,22 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
     facts = replace(facts, bars=attempt(partial(read_bars, pod.sysfs, cards), refused) or {})
     placed = attempt(partial(_pinned, guest, pod, around, facts), refused) if sees_host else None
     facts, pinned, assumptions = placed or (facts, None, ())
-    findings = (*assumptions, *findings)
     layout, hole = None, None
+    of_bars: tuple[Problem, ...] = ()
     if are_all and (placed is not None or guest.topology == "none"):
         layout = attempt(partial(laid_out, guest, cards, host, facts, pinned), refused)
     if layout is not None:
-        hole, warnings = hole_of(guest, layout, facts)
+        hole, of_bars = hole_of(guest, layout, facts)
         if not vmi.metadata.annotations.has_hole:
             hole = attempt(partial(without_hole, guest, layout, facts), refused)
-        findings = (*findings, *misplaced(layout), *(Finding(Severity.WARNING, each) for each in warnings))
     devices = attempt(partial(guest_devices, vmi.spec, vmi.metadata, guest, cards, facts), refused)
-    asked = vmi.metadata.annotations
+    wishes = vmi.metadata.annotations
     properties = attempt(
-        partial(properties_of, cards, host, in_cliques=asked.in_cliques, maps_bars=asked.maps_bars), refused
+        partial(properties_of, cards, host, in_cliques=wishes.in_cliques, maps_bars=wishes.maps_bars), refused
     )
-    cliques = cliques_in(properties or NO_PROPERTIES)
-    network_cards = devices.network_cards if devices is not None else ()
     domain = None
     if layout is not None and devices is not None and properties is not None and not refused:
         domain = domain_element(vmi, guest, layout, devices, facts, pinned=pinned, hole=hole, properties=properties)
-    # The pod holds these devices, so that no other pod can have them.
-    not_given = (Finding(Severity.WARNING, left.problem) for left in left_over)
     start = Start(
         vmi=vmi,
         guest=guest,
@@ -154,23 +149,26 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         left_over=left_over,
         facts=facts,
         layout=layout,
-        network_cards=network_cards,
-        cliques=cliques,
+        network_cards=devices.network_cards if devices is not None else (),
+        cliques=cliques_in(properties or NO_PROPERTIES),
         xml=None if domain is None else serialised(domain),
         newer=() if domain is None else newer_elements(domain, (*NEWER, *NEWER_FOR_QEMU)),
         refused=tuple(refused),
-        findings=(
-            *not_given,
-            *left_behind(cards),
-            *other_driver(vmi.metadata.annotations.selection.driver, pod.environ),
-            *from_the_start(vmi.spec.volumes),
-            *not_tuned(vmi.spec.domain.devices),
-            *reached_elsewhere(network_cards),
-            *without_peer(cards, cliques),
-            *findings,
-        ),
+        findings=(),
     )
-    return around.complete(start)
+    return around.complete(start.with_findings((*_checks(start, of_bars), *assumptions, *findings)))
+
+
+def _checks(start: Start, of_bars: Iterable[Problem]) -> Iterator[Finding]:
+    """Yield what every command says, thing by thing. What only some places can tell, they add in `complete`."""
+    # The pod holds these devices, so that no other pod can have them.
+    yield from (Finding(Severity.WARNING, left.problem) for left in start.left_over)
+    yield from seated(start.cards, start.layout, of_bars)
+    yield from without_peer(start.cards, start.cliques)
+    yield from other_driver(start.vmi.metadata.annotations.selection.driver, start.pod.environ)
+    yield from from_the_start(start.vmi.spec.volumes)
+    yield from not_tuned(start.vmi.spec.domain.devices)
+    yield from reached_elsewhere(start.network_cards)
 
 
 def attempt(stage: Callable[[], T], refused: list[ProgramError]) -> T | None:

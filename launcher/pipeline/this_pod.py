@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.pipeline.pod import Pod, address_bits_in, processors_in, transparent_in
+from launcher.pipeline.pod import Pod, address_bits_in, transparent_in
 from launcher.pipeline.start import Start
 from launcher.runtime.embedded import has_qemu_here, root_of
 from launcher.runtime.suspendable import suspendable
@@ -13,11 +13,21 @@ from launcher.runtime.user import let_lock, open_files
 from launcher.vm.cards.checks import in_sysfs, in_the_container, read_nodes
 from launcher.vm.checks import OWN_MACHINE, POD, Wording, opened
 from launcher.vm.cpu.checks import cpus, kvm
-from launcher.vm.cpu.facts import cpuset_of_pod
+from launcher.vm.cpu.facts import cpuset_of_pod, processors_for
 from launcher.vm.facts import Facts, OwnMachine, PodInterface
+from launcher.vm.files import needs_of
 from launcher.vm.firmware.checks import firmware, read_images
 from launcher.vm.guest import Guest
-from launcher.vm.memory.checks import hugepages, memlock, memory, read_limits, read_pools, slow_start, to_be_locked
+from launcher.vm.memory.checks import (
+    Limits,
+    hugepages,
+    memlock,
+    memory,
+    read_limits,
+    read_pools,
+    slow_start,
+    to_be_locked,
+)
 from launcher.vm.memory.guest import allocation
 from launcher.vm.memory.pod import mapped_bars, overhead
 from launcher.vm.network.checks import ports, privileged
@@ -29,7 +39,7 @@ from launcher.vm.spec import Spec
 from launcher.vm.versions import kernel_version
 from launcher.vm.volumes.checks import read_rooms, space, volumes
 from launcher.vm.volumes.facts import facts_of_volumes
-from launcher.vm.volumes.files import Needs, needs_of
+from launcher.vm.volumes.media import Needs
 from pci.processors import Processors
 from program.errors import UserError
 from program.finding import Finding
@@ -76,7 +86,7 @@ class ThisPod:
         return replace(facts, kvm=outcome is None), findings if finding is None else (*findings, finding)
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
-        processors = processors_in(guest, pod)
+        processors = processors_for(guest, pod.sysfs)
         return cpuset_of_pod(_sysfs_of(pod)) if guest.has_own_cpus else None, processors, ()
 
     def machines(self, guest: Guest) -> frozenset[str] | None:
@@ -101,7 +111,7 @@ class ThisPod:
         start = replace(start, needs=made.needs)
         if root_of(self.uri) is not None:  # another libvirt runs QEMU where this process cannot look
             start = replace(start, locked=to_be_locked(start.guest, start.cards))
-            findings += _around_qemu(start, self)
+            findings += _checks(start, self)
         return start.with_findings(findings, made.refusals)
 
 
@@ -110,51 +120,52 @@ def _sysfs_of(pod: Pod) -> Path:
     return pod.sysfs
 
 
-def _around_qemu(start: Start, place: ThisPod) -> Iterator[Finding]:
-    """Yield all that keeps a QEMU of this process from running the guest, or from running it well."""
-    spec, guest, sysfs = start.vmi.spec, start.guest, _sysfs_of(start.pod)
-    if place.dev is not None and start.host is not None:
-        by_iommufd = start.vmi.metadata.annotations.by_iommufd
-        nodes = read_nodes(place.dev, start.cards, start.host, by_iommufd=by_iommufd)
-        yield from in_the_container(start.cards, start.host, nodes, guest_runs=place.guest_runs, wording=place.wording)
+def _checks(start: Start, place: ThisPod) -> Iterator[Finding]:
+    """Yield all that keeps a QEMU of this process from running the guest, or from running it well, thing by thing."""
+    spec, guest, sysfs, wording = start.vmi.spec, start.guest, _sysfs_of(start.pod), place.wording
+    annotations = start.vmi.metadata.annotations
     limits = read_limits(sysfs, _text(place.proc, "self/cgroup"))
+    if place.dev is not None and start.host is not None:
+        nodes = read_nodes(place.dev, start.cards, start.host, by_iommufd=annotations.by_iommufd)
+        yield from in_the_container(start.cards, start.host, nodes, guest_runs=place.guest_runs, wording=wording)
+    yield from _of_memory(start, place, limits)
+    yield from _if_any(cpus(guest, limits.cpus), quotes(guest, place.root, wording))
+    yield from _if_any(ports(start.network_cards, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()))
+    first = _text(place.proc, "sys/net/ipv4/ip_unprivileged_port_start")
+    yield from privileged(start.network_cards, first, is_root=os.geteuid() == 0)
+    yield from firmware(guest, read_images(place.root))
+    called = programs_of(spec, guest)
+    yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
+    yield from volumes(spec, start.facts, place.root, start.needs, wording)
+    yield from space(read_rooms(start.needs), wording)
+    if start.xml is not None and annotations.suspend_to and place.own is None:
+        grace = spec.terminationGracePeriodSeconds if annotations.suspends_on_drain else None
+        yield from suspendable(start.xml, guest.memory, sysfs, below(place.root, SUSPENDED), grace)
+
+
+def _of_memory(start: Start, place: ThisPod, limits: Limits) -> Iterator[Finding]:
+    spec, guest, sysfs = start.vmi.spec, start.guest, _sysfs_of(start.pod)
+    if not place.guest_runs:
+        takes = None if start.layout is None else allocation(guest, start.layout, transparent_in(start.pod))
+        yield from _if_any(None if takes is None else slow_start(guest, takes))
+        yield from _if_any(memlock(start.locked, let_lock(start.locked), place.wording))
     # The image's QEMU aligns BARs as this takes it.
     bars = mapped_bars(
         sum(bar.size for bars in start.facts.bars.values() for bar in bars if not bar.is_io),
         kernel_version(_text(place.proc, "sys/kernel/osrelease")),
     )
     beside = sum(part.size for part in overhead(spec, guest, bars))
-    takes = (
-        None if place.guest_runs or start.layout is None else allocation(guest, start.layout, transparent_in(start.pod))
-    )
-    for finding in (
-        None if takes is None else slow_start(guest, takes),
-        None if place.guest_runs else memlock(start.locked, let_lock(start.locked), place.wording),
-        memory(guest, limits.memory, beside, is_pinned=start.locked > 0),
-        cpus(guest, limits.cpus),
-        quotes(guest, place.root, place.wording),
-        ports(start.network_cards, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
-    ):
-        if finding is not None:
-            yield finding
-    first = _text(place.proc, "sys/net/ipv4/ip_unprivileged_port_start")
-    yield from privileged(start.network_cards, first, is_root=os.geteuid() == 0)
+    yield from _if_any(memory(guest, limits.memory, beside, is_pinned=start.locked > 0))
     if guest.page is not None:
         pools = read_pools(sysfs, guest.page, _text(place.proc, "self/mounts"))
         cells = start.layout.cells if start.layout is not None else ()
         yield from hugepages(
             guest, guest.page, cells, pools, limits, guest_runs=place.guest_runs, wording=place.wording
         )
-    yield from firmware(guest, read_images(place.root))
-    called = programs_of(spec, guest)
-    yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
-    yield from volumes(spec, start.facts, place.root, start.needs, place.wording)
-    yield from space(read_rooms(start.needs), place.wording)
-    annotations = start.vmi.metadata.annotations
-    if start.xml is not None and annotations.suspend_to and place.own is None:
-        claim = below(place.root, SUSPENDED)
-        grace = spec.terminationGracePeriodSeconds if annotations.suspends_on_drain else None
-        yield from suspendable(start.xml, guest.memory, sysfs, claim, grace)
+
+
+def _if_any(*findings: Finding | None) -> Iterator[Finding]:
+    return (finding for finding in findings if finding is not None)
 
 
 def _vfio_nodes(vfio: Path) -> frozenset[str]:

@@ -25,6 +25,7 @@ from pci.resource import FABRIC_MANAGER, USBAddress
 from pci.vendors import VENDORS_BELOW
 from pci.viability import Hindrance, not_for_guests, not_viable
 from program.finding import Finding
+from program.problem import Problem, Severity
 
 _VFIO = "vfio/vfio"
 _IOMMU, _FUNCTIONS = "iommu", "vfio/devices"
@@ -82,6 +83,15 @@ def not_whole(cards: Iterable[GuestCard], host: Host | None) -> Iterator[Finding
         return
     for card in cards:
         yield warning(card.claim.entry, f"{card.missing}, and so it goes without companions", fix)
+
+
+def seated(cards: Iterable[GuestCard], layout: Layout | None, of_bars: Iterable[Problem]) -> Iterator[Finding]:
+    """Yield what is amiss with the places of cards in the guest. `layout`: None if they have none yet. `of_bars`: why
+    the guest may not get all BARs (launcher.vm.guest_pci.bars)."""
+    yield from left_behind(cards)
+    if layout is not None:
+        yield from misplaced(layout)
+    yield from (Finding(Severity.WARNING, problem) for problem in of_bars)
 
 
 def left_behind(cards: Iterable[GuestCard]) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from launcher.vm.guest import Guest
-from pci.processors import NUMANode, Processors, parse_cpulist
+from pci.processors import UNKNOWN, NUMANode, Processors, parse_cpulist
 from pci.sysfs.attribute import Unreadable, text
 from pci.sysfs.processors import read_processors
 from program.errors import Refusal, UserError
@@ -69,6 +69,12 @@ def address_bits(cpuinfo: Path) -> int | None:
         return None
     bits = re.search(r"^address sizes\s*: ([0-9]{1,3}) bits physical", content, re.MULTILINE)
     return int(bits[1]) if bits else None
+
+
+def processors_for(guest: Guest, sys: Path | None) -> Processors:
+    """Read the node's processors if CPUs or cards of the guest have a place on them; Refusal if they cannot be read."""
+    has_place = guest.has_own_cpus or guest.topology != "none"
+    return processors_of(sys) if has_place and sys is not None else UNKNOWN
 
 
 def processors_of(sys: Path) -> Processors:

@@ -1,18 +1,17 @@
-"""The files that a VM needs and that neither libvirt nor the pod makes: from the manifest and the pod's mounts.
+"""The files that volumes need and that neither libvirt nor the pod makes: from the manifest and the pod's mounts.
 
-libvirt itself copies EFI's variables from their template and makes the TPM's state. Reasons: docs/decisions/0024.
+Reasons: docs/decisions/0024.
 """
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from launcher.vm import paths
-from launcher.vm.cards.roms import roms_of
 from launcher.vm.credentials.files import AgentCredential, keys_in
 from launcher.vm.facts import Facts
 from launcher.vm.spec import VirtualMachineInstance
@@ -24,17 +23,16 @@ from launcher.vm.volumes.manifest import Volume
 from launcher.vm.volumes.media import (
     Brought,
     Content,
-    Directory,
     EmptyImage,
     Medium,
     Need,
+    Needs,
     Overlay,
     RawDisk,
     Share,
-    StateFiles,
     Symlink,
 )
-from launcher.vm.volumes.places import mounted_files, refuse_all_but_files, regular_file, whole_blocks
+from launcher.vm.volumes.places import mounted_files, regular_file, whole_blocks
 from launcher.vm.volumes.vhostmd import disk_of, text_of
 from program.errors import Refusal
 
@@ -45,16 +43,8 @@ _LABEL, _SYSPREP_LABEL = "cfgdata", "unattendCD"
 _ANSWER_FILES = {"autounattend.xml", "unattend.xml"}
 
 
-class Needs(NamedTuple):
-    """The files to make, in the order of the volumes; and an error for each volume that lacks something of the pod, the
-    claim or the node."""
-
-    needs: tuple[Need, ...]
-    refusals: tuple[Refusal, ...]
-
-
-def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) -> Needs:
-    """Return the VM's needs in a pod whose root directory is `root`. This makes nothing."""
+def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Needs:
+    """Return what the volumes need, in their order, in a pod whose root directory is `root`. This makes nothing."""
     needs: list[Need] = []
     refusals = []
     for index, volume in enumerate(vmi.spec.volumes):
@@ -62,23 +52,6 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
             needs += _of(vmi, volume, index, facts, root)
         except Refusal as refusal:
             refusals.append(refusal)
-    needs += _of_firmware(vmi, root)
-    if config := vmi.metadata.annotations.ignition:
-        needs.append(Content(paths.below(root, facts.place(paths.IGNITION)), config.encode()))
-    for state in _states(vmi, facts, root):
-        try:
-            refuse_all_but_files(state.whose, state.path)
-            needs.append(state)
-        except Refusal as refusal:
-            refusals.append(refusal)
-    for rom in roms_of(vmi.spec, vmi.metadata).values():
-        if rom is not None:
-            fix = f"expected the file {rom.path} in that volume, which the pod mounts at {rom.directory}"
-            place = partial(paths.below, root)
-            needs.append(Brought(place(rom.file), place(rom.directory), f"the ROM in the volume {rom.volume!r}", fix))
-    if vmi.spec.efi is not None and vmi.spec.efi.persistent:
-        needs.append(Directory(paths.below(root, facts.place(paths.NVRAM))))
-    needs += _of_tpm(vmi, facts, root)
     return Needs(tuple(needs), tuple(refusals))
 
 
@@ -262,43 +235,6 @@ def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"]
         if key is not None and getattr(key.propagationMethod, method) is not None:
             keys += keys_in(mounted_files(credential.secret, paths.below(root, paths.credentials(credential.secret))))
     return tuple(keys)
-
-
-def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | Symlink]:
-    """Yield the kernels and ACPI tables, which QEMU opens in their places."""
-    firmware = vmi.spec.domain.firmware
-    if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
-        image = paths.below(root, paths.KERNEL_IMAGE)
-        yield Symlink(paths.below(root, paths.KERNEL_BOOT), image)
-        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_IMAGE}"
-        for path in (boot.kernelPath, boot.initrdPath):
-            if path is not None:
-                yield Brought(paths.below(image, path), image, "firmware.kernelBoot", fix)
-    if (acpi := firmware.acpi) is not None:
-        for secret, table in ((acpi.slicNameRef, "slic"), (acpi.msdmNameRef, "msdm")):
-            if secret is not None:
-                volume = paths.below(root, paths.mounted("secret", secret))
-                fix = f"expected the key {table}.bin in that secret"
-                yield Brought(volume / f"{table}.bin", volume, "firmware.acpi", fix)
-
-
-def _states(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[StateFiles]:
-    """Yield the directories with files of the firmware and the TPM that outlive one start."""
-    if vmi.spec.efi is not None and vmi.spec.efi.persistent:
-        yield StateFiles(paths.below(root, facts.place(paths.NVRAM)), "EFI's variables")
-    if vmi.spec.domain.devices.keeps_tpm:
-        for place in (paths.TPM_STATE, paths.SWTPM_CA):
-            yield StateFiles(paths.below(root, facts.place(place)), "the TPM's state")
-
-
-def _of_tpm(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> tuple[Need, ...]:
-    """Keep the state of a persistent TPM: libvirt's root ends with the pod, or with the session of an own machine."""
-    kept = paths.below(root, facts.place(paths.TPM_STATE))
-    if not vmi.spec.domain.devices.keeps_tpm:
-        return ()
-    if facts.own is not None:
-        return Directory(kept), Symlink(facts.own.run / Path(paths.SWTPM).relative_to(paths.LIBVIRT_ROOT), kept)
-    return (Symlink(paths.below(root, paths.SWTPM), kept),) if kept.is_dir() else ()
 
 
 def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from launcher.vm.volumes.images import (
     ISO,
@@ -116,6 +116,14 @@ class Share:
 
 
 Need = Medium | Content | EmptyImage | Overlay | RawDisk | Symlink | Directory | Brought | StateFiles
+
+
+class Needs(NamedTuple):
+    """Files in the order in which they are made; and an error for each that lacks something of the pod, the claim or
+    the node."""
+
+    needs: tuple[Need, ...]
+    refusals: tuple[Refusal, ...]
 
 
 @contextmanager

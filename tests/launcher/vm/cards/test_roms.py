@@ -9,10 +9,10 @@ from launcher.vm.cards.claims import Claim, Entry, EntryKind
 from launcher.vm.cards.guest import GuestCard
 from launcher.vm.cards.roms import ROM, roms_by_alias, roms_of
 from launcher.vm.facts import Facts
+from launcher.vm.files import needs_of
 from launcher.vm.from_spec import guest_of
 from launcher.vm.spec import VirtualMachineInstance
 from launcher.vm.volumes.checks import volumes
-from launcher.vm.volumes.files import needs_of
 from launcher.vm.volumes.media import refuse_links
 from launcher.vm.volumes.pod import mounts
 from program.errors import Refusal, UserError

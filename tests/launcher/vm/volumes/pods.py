@@ -12,9 +12,10 @@ import pycdlib
 
 from launcher.vm import paths
 from launcher.vm.facts import Facts
+from launcher.vm.files import needs_of
 from launcher.vm.paths import below
 from launcher.vm.spec import VirtualMachineInstance
-from launcher.vm.volumes.files import needs_of, shares_of
+from launcher.vm.volumes.files import shares_of
 from launcher.vm.volumes.media import Need
 from tests.launcher.vms import read_manifest, vmi_text
 

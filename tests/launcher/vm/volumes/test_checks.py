@@ -6,8 +6,8 @@ from pathlib import Path
 
 from launcher.vm import paths
 from launcher.vm.facts import Facts
+from launcher.vm.files import needs_of
 from launcher.vm.volumes.checks import volumes
-from launcher.vm.volumes.files import needs_of
 from tests.launcher.vm.trees import vmi, write
 
 DATA = "  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]\n"

@@ -10,9 +10,9 @@ import pytest
 
 from launcher.vm import paths
 from launcher.vm.facts import Facts
+from launcher.vm.files import needs_of
 from launcher.vm.paths import below
 from launcher.vm.volumes.checks import volumes
-from launcher.vm.volumes.files import needs_of
 from launcher.vm.volumes.images import OtherFiles, other_files
 from launcher.vm.volumes.media import making_media, refuse_links
 from program.errors import Refusal

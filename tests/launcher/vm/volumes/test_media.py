@@ -566,7 +566,7 @@ from program.errors import Refusal
 from launcher.vm.facts import Facts
 from tests.launcher.vms import read_manifest
 from launcher.vm.volumes.media import making_media
-from launcher.vm.volumes.files import needs_of
+from launcher.vm.files import needs_of
 from launcher.vm.volumes.images import output
 try:
     with making_media(needs_of(read_manifest(Path(sys.argv[1])), Facts(), Path(sys.argv[2])).needs):
