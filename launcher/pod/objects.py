@@ -19,6 +19,7 @@ from launcher.vm.lifecycle.pod import grace, probes, restart_policy
 from launcher.vm.memory.pod import ANY_CARD, MappedBARs, PodMemory, memory
 from launcher.vm.network.guest import refuse_forwarded
 from launcher.vm.plain import PodObject, literal, plain
+from launcher.vm.pod import pod_needs
 from launcher.vm.spec import Metadata, Spec, VirtualMachine
 from launcher.vm.volumes.pod import (
     keeps_state,
@@ -185,12 +186,13 @@ def _pod(
 ) -> PodObject:
     vmi = given.instance
     vm, spec, guest, level = vmi.metadata, vmi.spec, guest_of(vmi), confinement.level
-    refuse_above(level, spec, guest)
+    needs = pod_needs(spec, guest, block)
+    refuse_above(level, needs)
     needed = memory(spec, guest, card)
     state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
     mounted = mounts(spec, guest, manifest, state, block, vm.annotations.suspend_to)
     devices = volume_devices(mounted)
-    handed = map(literal, handover(spec, guest, block, level))
+    handed = map(literal, handover(needs, level))
     metadata = _metadata(vm.name, given, vm)
     metadata["annotations"] = {**annotations(vm, spec, level, confinement.passed), MEMORY: explained(needed)}
     if level is not Level.PRIVILEGED:
@@ -203,8 +205,8 @@ def _pod(
         "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handed, *flags],
         "env": _environ(spec),
         **probes(spec),
-        "resources": container_resources(spec, guest, needed, node_devices),
-        "securityContext": container_security(spec, guest, block, confinement),
+        "resources": container_resources(spec, guest, needed, needs, node_devices),
+        "securityContext": container_security(needs, confinement),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": volume_mounts(mounted),
         **({"volumeDevices": devices} if devices else {}),
@@ -218,7 +220,7 @@ def _pod(
         "imagePullSecrets": pull_secrets(spec.volumes, spec.domain.firmware.kernelBoot),
         "resourceClaims": resource_claims(spec),
         "restartPolicy": restart,
-        "securityContext": pod_security(spec, guest, block, level),
+        "securityContext": pod_security(needs, level),
         "serviceAccountName": service_account(spec),
         "terminationGracePeriodSeconds": grace(spec),
         "volumes": pod_volumes(mounted),

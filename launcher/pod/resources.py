@@ -13,9 +13,9 @@ from launcher.vm.devices import Devices
 from launcher.vm.guest import Guest
 from launcher.vm.memory.manifest import Resources
 from launcher.vm.memory.pod import PodMemory
-from launcher.vm.network.multus import second_networks
+from launcher.vm.pod import PodNeeds
 from launcher.vm.spec import Spec
-from pci.resource import NODE_DEVICES, NodeDevice
+from pci.resource import NODE_DEVICES
 from pci.vendors import VENDORS_BELOW
 from program.errors import UserError
 from program.problem import Problem
@@ -37,7 +37,9 @@ _FOR_CONTAINERS: Mapping[str, str] = {
 _EXTENDED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-def container_resources(spec: Spec, guest: Guest, needed: PodMemory, node_devices: str) -> dict[str, Any]:
+def container_resources(
+    spec: Spec, guest: Guest, needed: PodMemory, needs: PodNeeds, node_devices: str
+) -> dict[str, Any]:
     """Return the container's `resources`. `node_devices` is the domain of the resources that are /dev/kvm and the like.
 
     UserError, by the manifest's path, for resources that a pod cannot have.
@@ -50,7 +52,7 @@ def container_resources(spec: Spec, guest: Guest, needed: PodMemory, node_device
     if needed.hugepages:
         name = f"hugepages-{written(needed.page)}"
         requests[name] = limits[name] = written(needed.hugepages)
-    for name, number in _devices(spec, guest, node_devices).items():
+    for name, number in _devices(spec.domain.devices, needs, node_devices).items():
         requests[name] = limits[name] = str(number)
     _add_others(resources, requests, limits)
     claims = _claims(devices)
@@ -81,9 +83,8 @@ def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, 
     return {"cpu": chosen.text}, {"cpu": limit.text} if limit is not None else {}
 
 
-def _devices(spec: Spec, guest: Guest, node_devices: str) -> dict[str, int]:
+def _devices(devices: Devices, needs: PodNeeds, node_devices: str) -> dict[str, int]:
     """Return the units of each resource: one for each entry of gpus and hostDevices, and the node's own devices."""
-    devices = spec.domain.devices
     units: dict[str, int] = {}
     for kind, entries in (("gpus", devices.gpus), ("hostDevices", devices.hostDevices)):
         for index, entry in enumerate(entries):
@@ -96,24 +97,9 @@ def _devices(spec: Spec, guest: Guest, node_devices: str) -> dict[str, int]:
                     "expected a domain and a name, like nvidia.com/GH100_H100_PCIE",
                 )
             units[entry.deviceName] = units.get(entry.deviceName, 0) + 1
-    for node_device in _of_node(spec, guest):
+    for node_device in needs.node_devices:
         units[node_device.resource(node_devices)] = 1
     return units
-
-
-def _of_node(spec: Spec, guest: Guest) -> list[NodeDevice]:
-    """Return the node's own devices that the guest needs, which any number of pods may share. passt needs none."""
-    devices = spec.domain.devices
-    # Who allows QEMU's own CPU wants to run where no /dev/kvm is offered.
-    needed = [] if guest.allows_emulation else [NodeDevice.KVM]
-    # Whether a CNI makes a tap, which QEMU opens by /dev/net/tun, is not known before the pod is.
-    if any(network.interface.method == "bridge" for network in second_networks(spec)):
-        needed.append(NodeDevice.TUN)
-    if devices.autoattachVSOCK:
-        needed.append(NodeDevice.VHOST_VSOCK)
-    if guest.confidentiality is not None and guest.confidentiality.needs_dev_sev:
-        needed.append(NodeDevice.SEV)
-    return needed
 
 
 def _add_others(resources: Resources, requests: dict[str, str], limits: dict[str, str]) -> None:
