@@ -216,7 +216,7 @@ _PROGRAMS = ("launcher", "plugin", "gpuvm", "drawing", "program", "pci")
 def test_only_the_modules_that_a_decision_lists_start_processes() -> None:
     modules = (path for folder in _PROGRAMS for path in (ROOT / folder).rglob("*.py"))
     starting = {str(path.relative_to(ROOT)) for path in modules if _STARTS.search(path.read_text())}
-    (page,) = (ROOT / "docs/decisions").glob("*-one-way-to-have-a-child.md")
+    (page,) = (ROOT / "docs/decisions").glob("*-children-and-deadlines.md")
     assert starting == {"program/child.py", *re.findall(r"^\| `(.+?)` \|", page.read_text(), re.MULTILINE)}
 
 
@@ -266,13 +266,16 @@ def test_a_public_class_has_its_name_alone() -> None:
     assert twice.keys() == _SHARED_NAMES, twice
 
 
-def test_each_decision_has_its_number_and_a_status() -> None:
+def test_decisions_are_25_pages_by_subject_each_with_its_number_in_force_and_on_a_screen() -> None:
     pages = sorted((ROOT / "docs/decisions").iterdir())
+    assert len(pages) <= 25
     for number, page in enumerate(pages, start=1):
         assert page.name.startswith(f"{number:04}-")
-        title, _, status = page.read_text().split("\n")[:3]
+        title, _, status, *lines = page.read_text().split("\n")
         assert title.startswith(f"# {number}. ")
-        assert re.match(r"Status: (in force|superseded by \[)", status), page.name
+        assert status == "Status: in force.", page.name
+        assert {"## What", "## Why"} <= {*lines}, page.name
+        assert len(lines) <= 70, page.name
 
 
 def test_rendering_imports_neither_libvirt_nor_grpc() -> None:
