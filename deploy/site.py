@@ -23,7 +23,7 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
-} | {f"deploy/{part}/README.md": f"install/{part}.md" for part in ("plugin", "dra", "chart", "launcher", "hook")}
+}
 
 #: What counts less in a search than the pages for users, and what counts more; by folder or page.
 _OF_CONTRIBUTORS = ("contributing.md", "testing.md", "releases.md", "dependencies.md")

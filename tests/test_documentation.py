@@ -142,9 +142,7 @@ def test_what_compatibility_calls_tried_is_what_the_lab_and_the_images_have() ->
     files = (ROOT / "tests/lab/go/kubernetes").glob("*.mod")
     versions = {re.findall(r"^\s*k8s.io/kubernetes v(\S+)", file.read_text(), re.MULTILINE)[0] for file in files}
     assert {*re.findall(r"^\| (1\.\d+\.\d+) \|", page, re.MULTILINE)} == versions
-    (libvirt, qemu) = re.findall(
-        r"with libvirt (\S+) and QEMU (\S+),", (ROOT / "deploy/launcher/README.md").read_text()
-    )[0]
+    (libvirt, qemu) = re.findall(r"with libvirt (\S+) and QEMU (\S+),", (ROOT / "docs/install.md").read_text())[0]
     assert f"{libvirt} and {qemu} (Debian 13, and the launcher's image)" in tried["libvirt and QEMU"]
     kernel = (ROOT / "tests/fixtures/sysfs/lab-legacy/README.md").read_text()
     assert f"Debian 13's {re.findall(r'Linux (6[.][0-9]+)', kernel)[0]}" in tried["node's kernel"]

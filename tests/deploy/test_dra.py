@@ -1,4 +1,4 @@
-"""What a cluster applies to run the DRA driver: its files agree with each other, with the program and their README."""
+"""What a cluster applies to run the DRA driver: its files agree with each other, with the program and docs/install.md."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ from tests.processes import ROOT
 
 DRA = ROOT / "deploy" / "dra"
 WHEN_CLAIMED = DRA / "components" / "when-claimed"
-README = (DRA / "README.md").read_text()
+PAGE, CHOOSING = ((ROOT / "docs" / name).read_text() for name in ("install.md", "choosing.md"))
 
 
 def read(name: str) -> list[dict[str, Any]]:
@@ -94,8 +94,8 @@ def test_the_driver_that_binds_has_what_it_goes_by_and_the_binders_rights() -> N
         assert container.volumes[ours["name"]] == BINDER.volumes[mount["name"]]
 
 
-def test_the_readme_says_what_each_mount_and_right_of_the_component_is_for() -> None:
-    rows = README.split("\n| with `components/when-claimed` | why |\n")[1].split("\n\n")[0]
+def test_the_page_says_what_each_mount_and_right_of_the_component_is_for() -> None:
+    rows = PAGE.split("\n| with `components/when-claimed` | why |\n")[1].split("\n\n")[0]
     left = {cell for row in rows.splitlines() for cell in re.findall(r"`([^`]+)`", row.split("|")[1])}
     (component,) = read("components/when-claimed/daemonset.yaml")
     (container,) = component["spec"]["template"]["spec"]["containers"]
@@ -130,8 +130,8 @@ def test_the_class_is_of_the_driver() -> None:
     assert selector["cel"]["expression"] == f'device.driver == "{DRIVER}"'
 
 
-def test_the_readme_says_what_each_mount_and_right_is_for() -> None:
-    rows = README.split("\n| what | why |\n")[1].split("\n\n")[0]
+def test_the_page_says_what_each_mount_and_right_is_for() -> None:
+    rows = PAGE.split("\n| what | why |\n")[1].split("\n\n")[0]
     left = {cell for row in rows.splitlines() for cell in re.findall(r"`([^`]+)`", row.split("|")[1])}
     role, _ = read("rbac.yaml")
     rights = {word for rule in role["rules"] for word in (*rule["resources"], *rule["verbs"])}
@@ -143,18 +143,21 @@ def test_the_readme_says_what_each_mount_and_right_is_for() -> None:
     assert left == {*rights, *mounts, *ports, "NODE_NAME"}
 
 
-def test_the_readme_has_every_attribute() -> None:
+def test_the_page_has_every_attribute() -> None:
     from pci import slices
 
-    table = README.split("| attribute |")[1].split("\n\n\n")[0]
+    table = CHOOSING.split("| attribute |")[1].split("\n## ")[0]
     texts = {name: value for name, value in vars(slices).items() if name.isupper() and isinstance(value, str)}
     # A number follows the last: `partition2`.
     attributes = texts.keys() - {"DRIVER", "UNHEALTHY", "CORDONED", "TEAM", "PARTITION"}
     assert not {name for name in attributes if f"`{texts[name].rpartition('/')[2]}`" not in table}
 
 
-def test_what_the_readme_shows_is_yaml_of_the_driver() -> None:
-    blocks = re.findall(r"(?:^    (?!kubectl).*\n)+", README, re.MULTILINE)
-    kinds = {yaml.safe_load(block)["kind"]: block for block in blocks if "kind:" in block}
-    assert kinds.keys() == {"ResourceClaimTemplate", "DeviceClass"}
-    assert all(DRIVER in block for block in kinds.values())
+def test_the_claim_that_the_page_shows_is_yaml_of_the_driver() -> None:
+    section = CHOOSING.split("\n## Claims of your own\n")[1].split("\n## ")[0]
+    (block,) = re.findall(r"(?:^    .*\n)+", section, re.MULTILINE)
+    template = yaml.safe_load(block)
+    assert template["kind"] == "ResourceClaimTemplate"
+    (request,) = template["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["deviceClassName"] == DRIVER
+    assert DRIVER in request["exactly"]["selectors"][0]["cel"]["expression"]

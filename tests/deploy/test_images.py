@@ -20,7 +20,7 @@ each_program = pytest.mark.parametrize("program", ["plugin", "launcher"])
 
 @each_program
 def test_the_version_is_the_projects_wherever_it_stands(program: str) -> None:
-    for path in (DEPLOY / program / "README.md", DEPLOY / program / "Containerfile"):
+    for path in (ROOT / "docs/install.md", DEPLOY / program / "Containerfile"):
         assert set(re.findall(rf"gpu-{program}[:-](\d[\d.]*\d)", path.read_text())) == {VERSION}, path
 
 

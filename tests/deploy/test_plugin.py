@@ -1,4 +1,4 @@
-"""What a cluster applies to run gpu-plugin: its files agree with each other, with the program and with their README."""
+"""What a cluster applies to run gpu-plugin: its files agree with each other, with the program and with docs/install.md."""
 
 import json
 import re
@@ -22,7 +22,7 @@ VGPUS = DEPLOY / "plugin" / "components" / "vgpus"
 SECCOMP = DEPLOY / "plugin" / "components" / "seccomp"
 POD_MONITOR = DEPLOY / "plugin" / "components" / "pod-monitor"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-README = (PLUGIN / "README.md").read_text()
+PAGE = (ROOT / "docs/install.md").read_text()
 
 #: Paths that a command may be told of without a mount: the container's own /sys, and what is in the image.
 UNMOUNTED = {PurePosixPath("/sys"), PurePosixPath(str(PCI_IDS))}
@@ -149,7 +149,7 @@ def test_what_cuts_cards_has_each_path_that_it_goes_by_and_each_is_explained() -
     assert not {path for path in paths if not {path, *path.parents} & {*container.mounts}}
     assert container.writable() == {"/host/sys/bus/pci", "/host/sys/devices", "/var/lib/gpu-plugin"}
     assert {mount["name"] for mount in manifest["volumeMounts"]} <= {*volumes}
-    rows = README.split("## vGPUs\n")[1].split("\n## ")[0]
+    rows = PAGE.split("## vGPUs\n")[1].split("\n## ")[0]
     assert {str(path) for path in container.mounts} | {"privileged"} <= set(re.findall(r"`([^`]+)`", rows))
     ours = {mount["mountPath"] for one in component["containers"] for mount in one["volumeMounts"]}
     assert ours == {"/var/lib/gpu-plugin"}
@@ -172,7 +172,7 @@ def test_what_else_is_mounted_below_a_read_only_directory_of_the_nodes_is_read_o
 
 
 @each_container
-def test_the_readme_says_what_each_mount_and_privilege_is_for(container: Container) -> None:
+def test_the_page_says_what_each_mount_and_privilege_is_for(container: Container) -> None:
     security = container.manifest["securityContext"]
     resources = container.manifest["resources"]
     wanted = [
@@ -183,7 +183,7 @@ def test_the_readme_says_what_each_mount_and_privilege_is_for(container: Contain
         resources["requests"]["memory"],
         resources["limits"]["memory"],
     ]
-    rows = README.split(f"\n| {'plugin' if container is SERVE else 'init container'} | why |\n")[1].split("\n\n")[0]
+    rows = PAGE.split(f"\n| {'plugin' if container is SERVE else 'init container'} | why |\n")[1].split("\n\n")[0]
     left = {cell for row in rows.splitlines() for cell in re.findall(r"`([^`]+)`", row.split("|")[1])}
     assert set(wanted) <= left
 
@@ -197,7 +197,7 @@ def test_probes_and_prometheus_ask_the_ports_that_are_served() -> None:
     assert annotations["prometheus.io/port"] == str(served["metrics"])
     ports = {port["name"]: port["containerPort"] for port in SERVE.manifest["ports"]}
     assert ports == {name: served[name].number for name in ("metrics", "health")}
-    assert all(f"`{port}`" in README for port in ports.values())
+    assert all(f"`{port}`" in PAGE for port in ports.values())
 
 
 def test_a_policy_of_the_pod_lets_prometheus_in_and_nobody_else() -> None:
@@ -209,7 +209,7 @@ def test_a_policy_of_the_pod_lets_prometheus_in_and_nobody_else() -> None:
     (rule,) = policy["ingress"]
     assert rule["ports"] == [{"port": "metrics"}]
     (source,) = rule["from"]
-    assert f"`{source['namespaceSelector']['matchLabels']['kubernetes.io/metadata.name']}`" in README
+    assert f"`{source['namespaceSelector']['matchLabels']['kubernetes.io/metadata.name']}`" in PAGE
 
 
 OF_NODE = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}
@@ -289,7 +289,7 @@ def test_what_installs_the_seccomp_profile_reaches_the_directory_of_that_profile
     assert (security["capabilities"], security["readOnlyRootFilesystem"]) == ({"drop": ["ALL"]}, True)
     places = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert [container["volumeMounts"][0].get("readOnly"), *places] == [True, "/profile", "/host/seccomp"]
-    section = README.split("\n## The seccomp profile of VMs\n")[1].split("\n## ")[0]
+    section = PAGE.split("\n## The seccomp profile of VMs\n")[1].split("\n## ")[0]
     assert all(f"`{word}`" in section for word in (*places, "16Mi", "64Mi", "runAsUser: 0"))
 
 

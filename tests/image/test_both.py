@@ -92,9 +92,10 @@ def test_it_tells_nothing_of_where_it_was_built(container: Container) -> None:
     assert [(container.root() / "etc" / name).read_text() for name in ("hostname", "resolv.conf")] == ["", ""]
 
 
-@pytest.mark.skipif(bool(os.environ.get("RELEASE")), reason="README has the sizes of Debian stable's")
+@pytest.mark.skipif(bool(os.environ.get("RELEASE")), reason="the page has the sizes of Debian stable's")
 @pytest.mark.parametrize("program", ["plugin", "launcher"])
-def test_its_readme_says_how_large_it_is(program: Program) -> None:
-    (figure,) = re.findall(r"(\d+) MB compressed", (ROOT / "deploy" / program / "README.md").read_text())
+def test_the_page_of_figures_says_how_large_it_is(program: Program) -> None:
+    page = (ROOT / "docs" / "figures.md").read_text()
+    (figure,) = re.findall(rf"gpu-{program}'s (?:image )?with (\d+) MB compressed", page)
     # Debian's updates change it a little.
     assert sizes(program)[ARCHITECTURE] / 1e6 == pytest.approx(int(figure), abs=5)

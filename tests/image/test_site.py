@@ -26,7 +26,7 @@ QUESTIONS = {
     "suspend": "suspend",
     "own machine": "own-machine",
     "NVLink": "fabric",
-    "helm": "install/chart",
+    "helm": "install",
     "exit code": "exit-codes",
 }
 
