@@ -1,4 +1,4 @@
-"""What a cluster applies to run the DRA driver: its files agree with each other, with the program and docs/install.md."""
+"""What a cluster applies to run the DRA driver: its files agree with each other, the program and docs/install.md."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a cluster applies to run gpu-plugin: its files agree with each other, with the program and with docs/install.md."""
+"""What a cluster applies to run gpu-plugin: its files agree with each other, the program and docs/install.md."""
 
 import json
 import re
