@@ -104,8 +104,9 @@ def _served(plan: "RunPlan", vm: "VM") -> "Iterator[None]":
 
 
 def _run() -> int:
-    """Run a VM in three processes, each forked before the imports that only the next one needs (docs/decisions/0022):
-    this one supervises, its worker stays with libvirt, and the worker's child makes the plan and ends."""
+    """Run a VM in three processes, each forked before the imports that only the next one needs: this one supervises,
+    its worker stays with libvirt, and the worker's child makes the plan and ends
+    (docs/decisions/0009-start-and-end.md)."""
     from launcher.runtime.embedded import asked_for as uri_of
     from launcher.runtime.embedded import forget_ready, is_own_machine
     from launcher.runtime.iommufd import opened

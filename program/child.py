@@ -1,8 +1,8 @@
 """Child processes: a call in a fork of this process, a call in a new Python, or a program.
 
 A call returns its value, or raises its exception, in this process. An answer has at most MOST bytes. A late child is
-killed; if the kernel does not let it go, it is left behind, and the error has its process ID. docs/decisions/0040 lists
-the modules that start processes themselves.
+killed; if the kernel does not let it go, it is left behind, and the error has its process ID.
+docs/decisions/0022-children-and-deadlines.md lists the modules that start processes themselves.
 """
 
 import gc

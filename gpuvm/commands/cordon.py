@@ -1,6 +1,7 @@
 """kubectl gpuvm cordon and uncordon: a card out of service and in it again, for whoever runs the nodes.
 
-Each is one key of the ConfigMap that every plugin mounts, so the plugins need no right for it (docs/decisions/0062).
+Each is one key of the ConfigMap that every plugin mounts, so the plugins need no right for it
+(docs/decisions/0014-health-and-one-look.md).
 """
 
 import json

@@ -1,7 +1,7 @@
 """The launcher's end of the control socket: one request a connection, within bounds.
 
 A caller that can open the socket may control this VM, and could also kill QEMU: so the bounds are for faulty callers
-(docs/decisions/0063-json-lines.md).
+(docs/decisions/0010-control-socket-and-metrics.md).
 """
 
 import asyncio

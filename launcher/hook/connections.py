@@ -1,7 +1,7 @@
 """gRPC on a socket, by grpclib, with a limit on calls, on a request's size and on connections.
 
 Every process in the pod may call: the limits keep a faulty one from filling the sidecar's memory and from keeping
-KubeVirt out (docs/decisions/0033-what-the-hook-is-as-a-process.md). grpclib and h2 bound a connection's unread data,
+KubeVirt out (docs/decisions/0012-the-hook.md). grpclib and h2 bound a connection's unread data,
 its open calls, and their headers; launcher.hook.methods has the deadlines.
 """
 

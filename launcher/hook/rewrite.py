@@ -6,7 +6,7 @@ anew: it knows its bridges and idle controllers by their alias, and companions b
 to its own answer is the same.
 
 Where KubeVirt has placed a card itself, by its NUMA-aware topology or on the root complex, it stays there and gets its
-companions, unless the VM asks for seats or a topology of ours (docs/decisions/0032-beside-kubevirt.md).
+companions, unless the VM asks for seats or a topology of ours (docs/decisions/0012-the-hook.md).
 """
 
 from collections import Counter

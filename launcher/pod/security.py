@@ -4,7 +4,8 @@ Standards.
 Every VM's processes are user 107's, without a capability. If the node has something for the VM that belongs to root,
 the container starts as root, and `run` hands it over and becomes the user before it does anything else
 (launcher.runtime.user). At the level restricted it starts as the user: the node's runtime has to give it the device
-nodes and the memlock limit. Each line was found by leaving it out: docs/decisions/0009, 0026 and 0046.
+nodes and the memlock limit. Each line was found by leaving it out:
+docs/decisions/0008-users-and-security-levels.md.
 """
 
 from enum import StrEnum

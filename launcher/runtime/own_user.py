@@ -2,9 +2,9 @@
 
 The launcher becomes the user before it reads the manifest. So libvirt, QEMU, passt, swtpm and qemu-img run as that user
 too, with no capability and no way to get one. Files and devices that the command line names and the user may not open
-are lent to the user in a mount namespace of this VM's own (docs/decisions/0060): another node of a device, and a file
-that looks as if it were the user's (mount_namespaces(7); idmapped mounts, mount_setattr(2)). The machine's own files
-stay unchanged, and the mounts are gone once the last process of the namespace has ended.
+are lent to the user in a mount namespace of this VM's own (docs/decisions/0011-own-machine.md): another node of a
+device, and a file that looks as if it were the user's (mount_namespaces(7); idmapped mounts, mount_setattr(2)). The
+machine's own files stay unchanged, and the mounts are gone once the last process of the namespace has ended.
 """
 
 import ctypes

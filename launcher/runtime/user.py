@@ -1,7 +1,8 @@
 """The user and the limits with which a VM runs: a launcher that starts as root gives that user files which only root
 may open, and then becomes the user.
 
-From then on the launcher, libvirt, QEMU and their children have no capability and can get none (docs/decisions/0026).
+From then on the launcher, libvirt, QEMU and their children have no capability and can get none
+(docs/decisions/0008-users-and-security-levels.md).
 """
 
 import os

@@ -4,8 +4,8 @@ pod, so the files that replace it are below /run/gpu-launcher or /etc/gpu-launch
 Sources, in KubeVirt: pkg/storage/volumepath, pkg/host-disk, pkg/container-disk, pkg/ephemeral-disk, pkg/emptydisk,
 pkg/cloud-init, pkg/config. Names of volumes are DNS labels, so no name leads out of its directory.
 
-The pod mounts nothing below a directory that the guest's user can write (docs/decisions/0045): the launcher writes to
-directories of its own, and what libvirt or a domain looks for among them is a link to its mount.
+The pod mounts nothing below a directory that the guest's user can write (docs/decisions/0007-the-pod.md): the launcher
+writes to directories of its own, and what libvirt or a domain looks for among them is a link to its mount.
 """
 
 from collections.abc import Mapping

@@ -47,7 +47,8 @@ class Reader:
         # The garbage collector writes to no frozen page, so these stay shared.
         gc.collect()
         gc.freeze()
-        # Not program.child's: this process goes on to fork, for a daemon that cannot (docs/decisions/0040).
+        # Not program.child's: this process goes on to fork, for a daemon that cannot
+        # (docs/decisions/0022-children-and-deadlines.md).
         if os.fork() == 0:
             ours.close()
             fork_for_each(theirs)

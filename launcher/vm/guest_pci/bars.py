@@ -4,7 +4,7 @@ A card with all its memory in one BAR (64 GiB of an A100 of 40 GB, 128 GiB of an
 into the default of QEMU and OVMF for 64-bit BARs, 32 GiB. A BAR lies at a multiple of its size, and a bridge's window
 is a multiple of the largest BAR in it, so 64 GiB and 32 MiB behind one port take 128 GiB.
 
-What QEMU, SeaBIOS and OVMF do, where that was seen, and what is asked of each: docs/decisions/0019-large-bars.md.
+What QEMU, SeaBIOS and OVMF do, where that was seen, and what is asked of each: docs/decisions/0002-guest-pci.md.
 """
 
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ _SMALL, _HUGE = 4 << 10, 2 << 20
 #: More threads QEMU does not start (MAX_MEM_PREALLOC_THREAD_COUNT in util/oslib-posix.c).
 _MOST = 16
 # Seconds for a thread to find, clear and map 1 GiB. By small pages: 120 GB in 29.7 to 32.5 s on a Broadwell (Linux'
-# 4d83de6da265). By huge ones: 12 GiB in 1.1 s, by one thread or two: docs/decisions/0054-memory-before-the-start.md.
+# 4d83de6da265). By huge ones: 12 GiB in 1.1 s, by one thread or two: docs/decisions/0006-memory-and-iommufd.md.
 _SECONDS_SMALL, _SECONDS_HUGE = 0.27, 0.1
 #: The kernel's locks and the memory itself keep more threads from being quicker in proportion.
 MOST_COUNTED = 4

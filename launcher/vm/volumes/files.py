@@ -1,6 +1,7 @@
 """The files that volumes need and that neither libvirt nor the pod makes: from the manifest and the pod's mounts.
 
-Reasons: docs/decisions/0024.
+Reasons:
+docs/decisions/0004-disks.md.
 """
 
 import os

@@ -3,7 +3,7 @@
 What the launcher writes is in empty volumes, since the container's root is read-only; what the manifest names is
 mounted where the domain, or what is made for it before the start, looks for it. No mount is below a volume that the
 guest's user can write: that user could put a link where the mount point was, and the next start of the container would
-mount over the image's programs (docs/decisions/0045).
+mount over the image's programs (docs/decisions/0007-the-pod.md).
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What NVIDIA's driver of vGPUs shows on Linux 6.8 and later, for the lab: docs/decisions/0056-vgpus-by-config.md.
+ * What NVIDIA's driver of vGPUs shows on Linux 6.8 and later, for the lab: docs/decisions/0019-vgpus.md.
  *
  * It takes an SR-IOV device that driver_override gives it, and calls that and its virtual functions an L40S. A virtual
  * function has nvidia/, where its type is set, and is given to guests by VFIO: the guest gets the device that QEMU

@@ -133,7 +133,7 @@ class Rounds(Life):
         """Somebody else makes or removes a vGPU or a mediated device, or turns on virtual functions."""
         card = self.chance.choice(CARDS)
         theirs = [name for name in self.node.types(card) if name in self.node.foreign and name not in self.used]
-        # What a call that was killed has noted and not made would be taken for ours: docs/decisions/0056.
+        # What a call that was killed has noted and not made would be taken for ours: docs/decisions/0019-vgpus.md.
         noted = self.node.journal
         if theirs and card.types:
             self.node.write_type(theirs[0], 0)
