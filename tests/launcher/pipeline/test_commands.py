@@ -253,7 +253,7 @@ def test_each_flag_of_render_is_tried_on_explain(gpu_launcher: Command) -> None:
         for command in ("render", "explain")
     )
     assert renders - {"--help"} == FLAGS.keys()
-    assert explains - renders == {"--json", "--svg"}
+    assert explains - renders == {"--json", "--output", "--svg"}
     assert renders <= explains
 
 
