@@ -21,19 +21,19 @@ _CLAIMS = f"{_TAKEN},resourceclaimtemplates,deviceclasses"
 _RULES = "devicetaintrules"  # served by default from Kubernetes 1.37 on
 
 
-def gpu_launcher(*words: str, given: bytes = b"") -> ProgramAnswer:
+def gpu_launcher(*words: str, stdin: bytes = b"") -> ProgramAnswer:
     """Return gpu-launcher's output for these arguments. Refusal if the program is missing."""
     beside = Path(sys.executable).parent / "gpu-launcher"
     program = str(beside) if beside.exists() else shutil.which("gpu-launcher")
     if program is None:
         raise Refusal("gpu-launcher", "is not on PATH, and this needs it", "pip install gpu-launcher")
-    return run_program([program, *words], given=given, within=LONGEST)
+    return run_program([program, *words], stdin=stdin, within=LONGEST)
 
 
-def printed(manifest: str, flags: Sequence[str], given: bytes = b"") -> Printed:
+def printed(manifest: str, flags: Sequence[str], stdin: bytes = b"") -> Printed:
     """Return what `gpu-launcher pod` prints for a manifest, with its own flags; its notes go to standard error. Raise
     its error, in its own words, if it fails."""
-    answer = gpu_launcher("pod", manifest, *flags, given=given)
+    answer = gpu_launcher("pod", manifest, *flags, stdin=stdin)
     if answer.code:
         raise error_of(answer, ["gpu-launcher", "pod", manifest, *flags])
     print(printable(answer.words), end="", file=sys.stderr)
@@ -59,7 +59,7 @@ def fit_of(kubectl: Kubectl, pod: Pod) -> Fit:
             file = Path(directory) / MANIFEST_FILE
             file.write_text(text, encoding="utf-8")
             words = ("fit", str(file), "--cluster", "-", "--pod", pod.place, "--json")
-            answer = gpu_launcher(*words, given=cluster)
+            answer = gpu_launcher(*words, stdin=cluster)
     except ProgramError as error:
         return Fit(f"fit: {error}\n")
     if not answer.out:
@@ -72,7 +72,7 @@ def map_of(kubectl: Kubectl) -> bytes:
     """Return the page that `gpu-launcher map` makes of the whole cluster. Refusal if the user may not list the
     cluster."""
     words = ("map", "--cluster", "-")
-    answer = gpu_launcher(*words, given=kubectl.cluster(_NODES, _TAKEN, _RULES, beside=kubectl.cordons()))
+    answer = gpu_launcher(*words, stdin=kubectl.cluster(_NODES, _TAKEN, _RULES, beside=kubectl.cordons()))
     if answer.code:
         raise error_of(answer, ["gpu-launcher", *words])
     return answer.out

@@ -248,7 +248,7 @@ class Kubectl:
         objects = self._listed([_one(new.kind, new.name), *where])
         for live, value in zip(objects, self._checked(objects, VMObject), strict=True):
             command = self._command(["apply", "--dry-run=server", "-o", "json", "-f", "-"])
-            answer = run_program(command, given=text)
+            answer = run_program(command, stdin=text)
             if answer.code and not _CANNOT_CHANGE.search(answer.words):
                 raise error_of(answer, command)
             if answer.code or [*map(_fixed, self._read(answer.out, command))] != [_fixed(live)]:
@@ -283,19 +283,19 @@ class Kubectl:
         return [self.program, *self.flags, *words]
 
     def _output(
-        self, words: Sequence[str], given: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
+        self, words: Sequence[str], stdin: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
     ) -> bytes:
         """Return what a call prints. Refusal, in kubectl's own words, if it fails or is late."""
-        answer = run_program(self._command(words), given=given, within=within, if_late=if_late)
+        answer = run_program(self._command(words), stdin=stdin, within=within, if_late=if_late)
         if answer.code:
             raise error_of(answer, self._command(words))
         return answer.out
 
-    def _changed(self, words: Sequence[str], given: bytes, within: float = SECONDS) -> str:
-        return self._said([*words, "-f", "-"], given, within)
+    def _changed(self, words: Sequence[str], stdin: bytes, within: float = SECONDS) -> str:
+        return self._said([*words, "-f", "-"], stdin, within)
 
-    def _said(self, words: Sequence[str], given: bytes = b"", within: float = SECONDS) -> str:
-        return printable(self._output(words, given, within).decode(errors="replace"))
+    def _said(self, words: Sequence[str], stdin: bytes = b"", within: float = SECONDS) -> str:
+        return printable(self._output(words, stdin, within).decode(errors="replace"))
 
     def _patch(self, controller: Controller, *, suspend: bool, replicas: int) -> None:
         spec = {"suspend": suspend} if controller.kind == "Job" else {"replicas": replicas}

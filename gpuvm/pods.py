@@ -123,8 +123,8 @@ def vms_in(look: Look) -> tuple[VM, ...]:
     """Return the VMs: each pod, each controller without one, and each record without either."""
     pods = {(each.metadata.namespace, each.vm) for each in look.objects if isinstance(each, Pod)}
     shown = [each for each in look.objects if isinstance(each, Pod) or (each.metadata.namespace, each.vm) not in pods]
-    there = {(each.metadata.namespace, each.vm) for each in look.objects}
-    alone = [record for vm, record in look.records.items() if vm not in there]
+    with_pods = {(each.metadata.namespace, each.vm) for each in look.objects}
+    alone = [record for vm, record in look.records.items() if vm not in with_pods]
     rows = (*map(_row, shown), *map(_without_pod, alone))
     return tuple(sorted(rows, key=lambda row: (natural_key(row.namespace), natural_key(row.name))))
 

@@ -59,14 +59,14 @@ def exec_program(command: Sequence[str]) -> NoReturn:
 
 
 def run_program(
-    command: Sequence[str], *, given: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
+    command: Sequence[str], *, stdin: bytes = b"", within: float = SECONDS, if_late: str = NOT_REACHED
 ) -> ProgramAnswer:
-    """Return a program's answer, with `given` on its standard input. Refusal if it cannot be started, or is late;
+    """Return a program's answer, with `stdin` on its standard input. Refusal if it cannot be started, or is late;
     `if_late` says what to do then."""
-    with TemporaryFile() as stdin, TemporaryFile() as stderr:
-        stdin.write(given)
-        stdin.seek(0)
-        with _started(command, stdin, stderr) as process:
+    with TemporaryFile() as file, TemporaryFile() as stderr:
+        file.write(stdin)
+        file.seek(0)
+        with _started(command, file, stderr) as process:
             try:
                 out, code = _printed(process, time.monotonic() + within)
             except subprocess.TimeoutExpired as late:

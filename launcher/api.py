@@ -40,9 +40,9 @@ def render(
     UserError for a manifest or a variable that is wrong, Refusal for a node that cannot do it; ProgramError is both.
     """
     text = manifest if isinstance(manifest, str) else _text(manifest)
-    given = vm_in(text, known_in(environ, None))
+    parsed = vm_in(text, known_in(environ, None))
     pod = Pod(environ=environ, sysfs=None if sysfs is None else Path(sysfs), offline=True)
-    start = start_of(given.instance, pod, DescribedPod(known_facts=Facts(block=given.block)))
+    start = start_of(parsed.instance, pod, DescribedPod(known_facts=Facts(block=parsed.block)))
     if start.errors:
         raise together(start.errors)
     assert start.xml is not None, "nothing was refused"

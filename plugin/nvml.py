@@ -112,8 +112,8 @@ def read_identities(sys: Path, functions: Iterable[Function], *, proc: Path, sta
     known = {}
     for function in functions:
         address = str(function.address)
-        before, here = kept.get(address), driver.get(address)
-        now = here.identity if here is not None and function.driver == DRIVER else UNKNOWN
+        before, reading = kept.get(address), driver.get(address)
+        now = reading.identity if reading is not None and function.driver == DRIVER else UNKNOWN
         # A card that the driver has in another slot is not in this one.
         if (
             before is not None

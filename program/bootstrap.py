@@ -41,10 +41,10 @@ def hold(*others: signal.Signals) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPS, *others})
 
 
-def hear(told: Callable[[], object], *signals: signal.Signals) -> None:
-    """Have the running event loop call `told` at each of these signals, also at one that was held."""
+def hear(handler: Callable[[], object], *signals: signal.Signals) -> None:
+    """Have the running event loop call `handler` at each of these signals, also at one that was held."""
     from asyncio import get_running_loop
 
     for signum in signals:
-        get_running_loop().add_signal_handler(signum, told)
+        get_running_loop().add_signal_handler(signum, handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)

@@ -202,17 +202,17 @@ def output(
     command: Sequence[str | os.PathLike[str]],
     *,
     within: float,
-    given: bytes = b"",
+    stdin: bytes = b"",
     environ: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Return what a program prints, with `given` on its standard input and `environ` over this process's environment.
+    """Return what a program prints, with `stdin` on its standard input and `environ` over this process's environment.
 
     OSError if it cannot be started; Late if it does not end in time; NoAnswer if it prints more than MOST bytes.
     """
     name = " ".join(map(str, command))
-    with _file(given) as stdin:
+    with _file(stdin) as file:
         process = subprocess.Popen(  # noqa: S603 (no shell)
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(environ or {})}
+            command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(environ or {})}
         )
     process.returncode = 0  # Child waits for it
     child = Child[int](name, process.pid, None, within)

@@ -164,11 +164,11 @@ def _refusal(error: Any, text: str) -> NotYAML:
         if re.search(r"\{[{%]", lines[at.line]):
             fix = "give what is made of it, as `helm template` prints it"
             return NotYAML("is a template, which is not filled in here", fix, f":{at.line + 1}")
-    problem, here = error.problem, lines[mark.line][mark.column : mark.column + 1]
-    if here == "\t":
+    problem, character = error.problem, lines[mark.line][mark.column : mark.column + 1]
+    if character == "\t":
         return NotYAML("is not YAML: a tab is here, and YAML is indented with spaces", "write spaces", place)
     if problem == "found character that cannot start any token":
-        return NotYAML(f"is not YAML: text cannot begin with {here}", "put it in quotes", place)
+        return NotYAML(f"is not YAML: text cannot begin with {character}", "put it in quotes", place)
     if problem in _WORDS:
         wrong, fix = _WORDS[problem]
         return NotYAML(

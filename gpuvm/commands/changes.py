@@ -43,9 +43,9 @@ def apply(
     restart: Restart = False,
 ) -> None:
     """Make or change the VMs of a manifest. All other flags are those of `gpu-launcher pod`, like --image."""
-    given = sys.stdin.buffer.read(_LARGEST + 1) if file == _STDIN else b""
+    manifest = sys.stdin.buffer.read(_LARGEST + 1) if file == _STDIN else b""
     where = [] if cluster.namespace is None else ["--namespace", cluster.namespace]
-    _apply(cluster.kubectl(), printed(file, [*where, *rest.args], given), restart=restart)
+    _apply(cluster.kubectl(), printed(file, [*where, *rest.args], manifest), restart=restart)
 
 
 def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart = False) -> None:

@@ -105,8 +105,8 @@ def scp(
         raise UserError(f"scp {source} {to}", "expected one of both in a guest", "write it as [USER@]VM:PATH")
     name, _, path = remote[0].partition(":")
     target = _found(cluster, name)
-    there = f"{flags.host(target)}:{path}"
-    files: Sequence[str] = [there if each is remote[0] else each for each in (source, to)]
+    remote_file = f"{flags.host(target)}:{path}"
+    files: Sequence[str] = [remote_file if each is remote[0] else each for each in (source, to)]
     options = [*["-r"] * recursive, *["-p"] * preserve]
     exec_program(["scp", *flags.words(cluster, target), *options, *files])
 

@@ -164,8 +164,8 @@ def _quantities(cel: Any) -> Any:
             cel.FunctionDecl(
                 name,
                 [
-                    cel.Overload(f"{name}_{number}", returns, given, given[0] == quantity, does)
-                    for number, (returns, given, does) in enumerate(its)
+                    cel.Overload(f"{name}_{number}", returns, parameters, parameters[0] == quantity, does)
+                    for number, (returns, parameters, does) in enumerate(its)
                 ],
             )
             for name, its in overloads.items()

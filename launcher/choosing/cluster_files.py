@@ -100,9 +100,9 @@ def _of_inventory(path: Path, each: JSONObject) -> PublishedDevice:
         ours[words.UUID] = words.place_uuid(path.stem, id_, device)
     match each.get("reason"):
         case None:
-            said = None
+            reason = None
         case {"wrong": str(wrong), "fix": str(fix)}:
-            said = f"{'unhealthy' if each.get('listed') else 'not offered'}: {wrong}{'; ' if fix else ''}{fix}"
+            reason = f"{'unhealthy' if each.get('listed') else 'not offered'}: {wrong}{'; ' if fix else ''}{fix}"
         case _:
             raise UserError(path, f"{id_}: its reason is no finding", f"{_INVENTORY}, of this version")
     return PublishedDevice(
@@ -110,5 +110,5 @@ def _of_inventory(path: Path, each: JSONObject) -> PublishedDevice:
         attributes=known,
         # Inventories of older versions have none.
         capacity=by_domain(amounts_of(each, "capacity", {"kind": path, "metadata": {"name": id_}}), words.DRIVER),
-        cannot=said,
+        cannot=reason,
     )

@@ -141,15 +141,15 @@ def fit_of(
 
     UserError for a claim that is not in the cluster, or that fit does not judge.
     """
-    asked: list[AskedClaim] = []
+    claims_asked: list[AskedClaim] = []
     if dra:
         refuse_unheard(selection, entries)
         refuse_unknown_ids(selection, cluster)
         if (own := claim_for(entries, selection)) is not None:
             owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
-            asked.append(AskedClaim(owner, own.spec(), {each.name: str(each.entry) for each in own.requests}))
-    asked += (_asked(claim, entries, namespace, cluster) for claim in claims)
-    requirements = requirements_of(asked, selection, cluster)
+            claims_asked.append(AskedClaim(owner, own.spec(), {each.name: str(each.entry) for each in own.requests}))
+    claims_asked += (_asked(claim, entries, namespace, cluster) for claim in claims)
+    requirements = requirements_of(claims_asked, selection, cluster)
     matcher = NodeMatcher(requirements, cluster)
     if requirements.devices:
         placements = tuple(map(matcher.placement, cluster.nodes))
@@ -168,7 +168,7 @@ def fit_of(
             namespace or _DEFAULT,
             # A pod that is there was taken, and its claims that are there.
             pod.requests if pod is not None and vm not in cluster.waiting else {},
-            [each for each in asked if each.owner.get("kind") == "ResourceClaimTemplate"],
+            [each for each in claims_asked if each.owner.get("kind") == "ResourceClaimTemplate"],
         ),
     )
     fit = replace(fit, notes=(*_notes(pod, cluster), *_refused(fit), *nobodys(selection, cluster)))
@@ -226,10 +226,10 @@ def _unknown(entries: Iterable[Entry], pod: AskingPod | None, cluster: Cluster) 
     """Return the resources that nobody offers, each with what to do. `entries` ask DRA for devices by deviceName."""
     by_dra, by_nodes = offered_by_dra(cluster), offered_by_nodes(cluster)
     wanted = {entry.wants for entry in entries if isinstance(entry.wants, str)} - ANY_GPU.keys()
-    asked = {name for name in pod.requests if "/" in name} if pod is not None else set()
+    requested = {name for name in pod.requests if "/" in name} if pod is not None else set()
     return {
         **{name: instead_of(name, by_dra) for name in sorted(wanted) if by_dra and words.fitted(name) not in by_dra},
-        **{name: instead_of(name, by_nodes) for name in sorted(asked - by_nodes.keys() - cluster.extended.keys())},
+        **{name: instead_of(name, by_nodes) for name in sorted(requested - by_nodes.keys() - cluster.extended.keys())},
     }
 
 
@@ -336,8 +336,8 @@ def as_text(fit: Fit, *, with_answer: bool = True) -> str:
         lines += ["", *aligned(rows), *_more(len(fitting))]
     alike: dict[tuple[str, ...], list[str]] = {}
     for placement in others:
-        if told := tuple(_against(fit, placement)):
-            alike.setdefault(told, []).append(placement.node)
+        if reasons := tuple(_against(fit, placement)):
+            alike.setdefault(reasons, []).append(placement.node)
     for (first, *more), nodes in list(alike.items())[:_MOST_NODES]:
         lines += ["", f"{summary(nodes, MOST_TOLD)}: {first}", *(f"  {line}" for line in more)]
     lines += _more(len(alike), "kinds of nodes")
@@ -370,13 +370,15 @@ def _taken_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ..
 
 def _free_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...]]:
     """Return a table: what each node has free of each resource that the pod asks for."""
-    asked = [name for name in (fit.pod.requests if fit.pod is not None else ()) if not name.startswith(NODE_DEVICES)]
-    rows: list[tuple[str, ...]] = [("NODE", *asked)]
+    resources = [
+        name for name in (fit.pod.requests if fit.pod is not None else ()) if not name.startswith(NODE_DEVICES)
+    ]
+    rows: list[tuple[str, ...]] = [("NODE", *resources)]
     for placement in placements:
         node = fit.states[placement.node]
         free = (
             f"{amount_text(name, node.free(name))} of {amount_text(name, node.allocatable[name])} free"
-            for name in asked
+            for name in resources
         )
         rows.append((node.name, *free))
     return rows
@@ -384,8 +386,8 @@ def _free_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...
 
 def _against(fit: Fit, placement: Placement) -> Iterator[str]:
     """Yield a node's obstacles, except resources that nobody offers: the answer says that of all nodes."""
-    asked = fit.pod.requests if fit.pod is not None else {}
-    no_cards = any(name not in asked for name in fit.unknown)
+    requests = fit.pod.requests if fit.pod is not None else {}
+    no_cards = any(name not in requests for name in fit.unknown)
     its = [
         each.text
         for each in fit.obstacles[placement.node]

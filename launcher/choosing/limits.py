@@ -41,18 +41,18 @@ class NamespaceLimits:
     quotas: Mapping[str, tuple[ResourceQuota, ...]] = field(default_factory=dict)
     devices: Mapping[str, tuple[str, ...]] | None = None
 
-    def refusal(self, namespace: str, asked: Amounts, claims: Iterable[AskedClaim]) -> tuple[str, str] | None:
+    def refusal(self, namespace: str, amounts: Amounts, claims: Iterable[AskedClaim]) -> tuple[str, str] | None:
         """Return why the API server would refuse a new pod with these requests, or these new claims, and what to do;
         None if it would not."""
         requests = [request for claim in claims for request in _requests(claim)]
         if self.devices is not None:
             allowed = self.devices.get(namespace, self.devices.get(OTHERS, ()))
-            for its in (*_of_pod(asked), *(names for request in requests for names in request.names)):
+            for its in (*_of_pod(amounts), *(names for request in requests for names in request.names)):
                 if not any(_allows(each, name) for name in its for each in allowed):
                     what = its[-1] if "/" in its[-1] else f"DeviceClass {its[-1]}"
                     may = f"it may have {', '.join(allowed)}" if allowed else "it may have no devices"
                     return f"namespace {namespace} may not have {what}: {may}", _FIX_OF_DEVICES
-        wanted = {f"{_REQUESTED}{name}": amount for name, amount in asked.items()}
+        wanted = {f"{_REQUESTED}{name}": amount for name, amount in amounts.items()}
         for request in requests:
             name = f"{request.names[0][0]}{_OF_CLASS}"
             wanted[name] = wanted.get(name, Decimal(0)) + request.devices
@@ -112,8 +112,8 @@ def _requests(claim: AskedClaim) -> Iterator[_Request]:
         yield _Request(tuple(_names(each, claim) for each in alternatives), count if isinstance(count, int) else 1)
 
 
-def _of_pod(asked: Amounts) -> Iterator[tuple[str, ...]]:
-    return ((name,) for name in asked if "/" in name and not name.startswith(_OF_EVERYBODY))
+def _of_pod(requests: Amounts) -> Iterator[tuple[str, ...]]:
+    return ((name,) for name in requests if "/" in name and not name.startswith(_OF_EVERYBODY))
 
 
 def _names(request: Mapping[str, Any], claim: AskedClaim) -> tuple[str, ...]:

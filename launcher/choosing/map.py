@@ -139,8 +139,8 @@ def _counted(node: NodeState, *, has_cordons: bool) -> Iterator[Cards]:
         if not _is_of_cards(resource) or not node.offers(resource):
             continue
         for pod in node.pods:
-            if asked := int(pod.requests.get(resource, 0)):
-                yield Cards(resource, CardState.TAKEN, f"{asked}: pod {pod.name}", asked)
+            if units := int(pod.requests.get(resource, 0)):
+                yield Cards(resource, CardState.TAKEN, f"{units}: pod {pod.name}", units)
         if (free := int(node.free(resource))) > 0:
             state = CardState.UNAVAILABLE if of_node else CardState.TAINTED if tainted else CardState.FREE
             yield Cards(resource, state, f"{free}: {', '.join([*of_node, *tainted]) or state.value}", free)
@@ -190,9 +190,9 @@ def map_of(cluster: Cluster, made: datetime) -> Page:
     )
 
 
-def _notes(cluster: Cluster, found: Mapping[str, list[Cards]], made: datetime) -> Iterator[str]:
+def _notes(cluster: Cluster, cards_of: Mapping[str, list[Cards]], made: datetime) -> Iterator[str]:
     yield f"As of {made:%Y-%m-%d %H:%M} UTC: this page does not change by itself."
-    if bare := [node.name for node in cluster.nodes if not found[node.name] and not node.broken]:
+    if bare := [node.name for node in cluster.nodes if not cards_of[node.name] and not node.broken]:
         yield f"Without cards: {summary(bare)}."
     waiting = [
         name
@@ -204,11 +204,11 @@ def _notes(cluster: Cluster, found: Mapping[str, list[Cards]], made: datetime) -
     yield from (f"Note: {gap}." for gap in cluster.gaps)
 
 
-def _table(models: Mapping[str, int], found: Mapping[str, list[Cards]]) -> Element:
+def _table(models: Mapping[str, int], cards_of: Mapping[str, list[Cards]]) -> Element:
     """Return a table: the number of cards of each model by state, and on how many nodes one is free."""
     totals = {model: Counter[CardState]() for model in models}
     places = Counter[str]()
-    for cards in found.values():
+    for cards in cards_of.values():
         for model, its in groupby(cards, key=lambda each: each.model):
             of_node = _by_state(its)
             totals[model].update(of_node)

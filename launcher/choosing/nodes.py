@@ -29,21 +29,21 @@ def requests_of(pod: Mapping[str, Any]) -> Amounts:
     overhead. A sidecar, an init container with restartPolicy Always, counts with both. UserError for another form than
     the API's.
     """
-    spec, given = part_of(pod, "spec", pod), _given(pod)
-    asked = _sum(_of_container(each, given, pod) for each in objects_of(spec, "containers", pod))
+    spec, allocated = part_of(pod, "spec", pod), _given(pod)
+    total = _sum(_of_container(each, allocated, pod) for each in objects_of(spec, "containers", pod))
     sidecars: Amounts = {}
     largest: Amounts = {}
     for each in objects_of(spec, "initContainers", pod):
         if each.get("restartPolicy") == "Always":
-            its = _of_container(each, given, pod)
-            asked, sidecars = _sum((asked, its)), _sum((sidecars, its))
+            its = _of_container(each, allocated, pod)
+            total, sidecars = _sum((total, its)), _sum((sidecars, its))
             largest = _most((largest, sidecars))
         else:
             largest = _most((largest, _sum((sidecars, _of_container(each, {}, pod)))))
-    asked = _most((asked, largest))
+    total = _most((total, largest))
     whole = amounts_of(part_of(spec, "resources", pod), "requests", pod)
-    asked = {**asked, **{name: amount for name, amount in whole.items() if _is_of_the_pod(name)}}
-    return _sum((asked, amounts_of(spec, "overhead", pod)))
+    total = {**total, **{name: amount for name, amount in whole.items() if _is_of_the_pod(name)}}
+    return _sum((total, amounts_of(spec, "overhead", pod)))
 
 
 def amounts_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Amounts:
@@ -77,12 +77,12 @@ def _given(pod: Mapping[str, Any]) -> Mapping[str, Amounts]:
     }
 
 
-def _of_container(container: Mapping[str, Any], given: Mapping[str, Amounts], pod: Mapping[str, Any]) -> Amounts:
+def _of_container(container: Mapping[str, Any], allocated: Mapping[str, Amounts], pod: Mapping[str, Any]) -> Amounts:
     """Return a container's requests, or what it has been given if that is more."""
     resources = part_of(container, "resources", pod)
     # The API server does the same: who has only a limit asks for as much.
-    asked = {**amounts_of(resources, "limits", pod), **amounts_of(resources, "requests", pod)}
-    return _most((asked, given.get(str(container.get("name")), {})))
+    requests = {**amounts_of(resources, "limits", pod), **amounts_of(resources, "requests", pod)}
+    return _most((requests, allocated.get(str(container.get("name")), {})))
 
 
 def _is_of_the_pod(resource: str) -> bool:

@@ -89,8 +89,8 @@ def _unjudged(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
 def obstacles(pod: AskingPod, node: NodeState, extended: Container[str] = ()) -> tuple[Obstacle, ...]:
     """Return all obstacles between the pod and the node, the hardest to change first. A resource in `extended`, which
     DRA can serve on a node without its device plugin, is counted only if the node's plugin offers it."""
-    asked = {name: amount for name, amount in pod.requests.items() if node.offers(name) or name not in extended}
-    every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(asked, node)]
+    requests = {name: amount for name, amount in pod.requests.items() if node.offers(name) or name not in extended}
+    every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(requests, node)]
     return tuple(sorted(every, key=lambda each: -each.distance))
 
 
@@ -114,12 +114,12 @@ def _of_taints(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
         yield Obstacle(NodeDistance.TAINTED, f"tainted {taint.key}", f"has the taint {taint}:{taint.effect}", fix)
 
 
-def _of_amounts(asked: Amounts, node: NodeState) -> Iterator[Obstacle]:
+def _of_amounts(requests: Amounts, node: NodeState) -> Iterator[Obstacle]:
     limit = node.allocatable.get("pods")
     if limit is not None and len(node.pods) >= limit:
         text = f"has {len(node.pods)} pod{'' if len(node.pods) == 1 else 's'}, as many as it takes"
         yield Obstacle(NodeDistance.TAKEN, "too many pods", text, "stop one, or raise the kubelet's maxPods")
-    for name, wanted in sorted(asked.items(), key=lambda each: not _is_device(each[0])):
+    for name, wanted in sorted(requests.items(), key=lambda each: not _is_device(each[0])):
         if wanted > node.free(name):
             yield _shortage(name, wanted, node)
 
@@ -147,8 +147,10 @@ def _holders(resource: str, node: NodeState) -> str:
         ((pod.requests[resource], pod.name) for pod in node.pods if pod.requests.get(resource)),
         key=lambda each: (-each[0], each[1]),
     )
-    told = summary((f"{name} has {amount_text(resource, amount, ROUND_CEILING)}" for amount, name in having), MOST_TOLD)
-    return f" ({told})" if told else ""
+    holders = summary(
+        (f"{name} has {amount_text(resource, amount, ROUND_CEILING)}" for amount, name in having), MOST_TOLD
+    )
+    return f" ({holders})" if holders else ""
 
 
 def amount_text(resource: str, amount: Decimal, rounding: str = ROUND_FLOOR) -> str:

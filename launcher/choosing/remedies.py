@@ -42,11 +42,11 @@ def remedies(
     own = list(dict.fromkeys(_words(requirements)))[:_MOST_WORDS]
     several = [way for way in ([word for word in own if word != OFF_BOARDS.source], own) if len(way) > 1]
     for ways in ([[word] for word in own], *([way] for way in several)):
-        told = [
+        lines = [
             text for way in ways if (text := _without(way, requirements, cluster, nodes, before, matcher)) is not None
         ]
-        if told:
-            yield from told
+        if lines:
+            yield from lines
             break
 
 
@@ -61,8 +61,8 @@ def _words(requirements: DeviceRequirements) -> Iterator[str]:
 def _first(matcher: NodeMatcher, nodes: Sequence[Node]) -> Placement | None:
     """Return the first node that has the cards; None if none has, or if finding out takes too long."""
     tried = (each for node in nodes if (each := matcher.placement(node)).devices is not None or each.reason == TOO_MANY)
-    found = next(tried, None)
-    return None if found is None or found.devices is None else found
+    placement = next(tried, None)
+    return None if placement is None or placement.devices is None else placement
 
 
 def _without(
@@ -75,8 +75,8 @@ def _without(
 ) -> str | None:
     """Return what the VM gets without these conditions; None if no node has the cards even then."""
     changed = NodeMatcher(reduce(_less, way, requirements), cluster, matcher)
-    found = _first(changed, nodes)
-    if found is None:
+    placement = _first(changed, nodes)
+    if placement is None:
         return None
     excluded = {
         verdict.device.id
@@ -94,9 +94,9 @@ def _without(
         for verdict in changed.placement(node).verdicts
     )
     cost = f" (excludes {len(excluded)} cards, {free} of them free)" if excluded else ""
-    models = Counter(device.product or device.id.name for device in found.devices or ())
+    models = Counter(device.product or device.id.name for device in placement.devices or ())
     cards = ", ".join(f"{count} {model}" for model, count in sorted(models.items()))
-    return f"{' and '.join(map(_done, way))}{cost}: {found.node} then has {cards}"
+    return f"{' and '.join(map(_done, way))}{cost}: {placement.node} then has {cards}"
 
 
 def _done(word: str) -> str:

@@ -11,11 +11,11 @@ _MOST_NOTES = 2
 _LINES = 25
 
 
-def report_findings(start: Start, given: ParsedVM) -> None:
+def report_findings(start: Start, parsed: ParsedVM) -> None:
     """Print the warnings, and raise what keeps the VM from starting. Of several errors, print each, and raise one that
     ends the program as the first of them would."""
-    warnings = [given.located(finding.problem) for finding in start.warnings]
-    errors = [error.changed(given.located) for error in start.errors]
+    warnings = [parsed.located(finding.problem) for finding in start.warnings]
+    errors = [error.changed(parsed.located) for error in start.errors]
     if not errors:
         say("warning", warnings)
         return
@@ -25,10 +25,10 @@ def report_findings(start: Start, given: ParsedVM) -> None:
         say("warning", warnings)
         raise errors[0]
     say("error", all_of_them.problems[:MOST_LINES])
-    said = min(count, MOST_LINES)
+    shown = min(count, MOST_LINES)
     # Room for the last line, and for the notes, which have been printed.
-    say("warning", warnings, max(0, _LINES - said - 1 - (_MOST_NOTES + 1) - 1))
-    more = f" (and {count - said} more)" if count > said else ""
+    say("warning", warnings, max(0, _LINES - shown - 1 - (_MOST_NOTES + 1) - 1))
+    more = f" (and {count - shown} more)" if count > shown else ""
     raise type(all_of_them)(
         "the VM", f"{count} things keep it from starting", f"the lines above say each, with its fix{more}"
     )

@@ -55,19 +55,19 @@ def check(
     if (flags.user is not None or flags.give or flags.limits) and not flags.is_own_machine:
         raise UserError("--user, --give and --raise", "are for a VM without a cluster here", "leave them out")
     switch_to_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
-    given, pod, uri, own = located(flags)
+    parsed, pod, uri, own = located(flags)
     if dev is None and flags.sysfs == SYS:
         dev = Path("/dev")
     root = root_of(uri)
     # Also if it is paused, and so not ready: nobody else uses its cards.
     guest_runs = root is not None and is_taken(root)
     place = ThisPod(uri=uri, emulation=flags.emulation, dev=dev, guest_runs=guest_runs, own=own)
-    start = start_of(given.instance, pod, place)
+    start = start_of(parsed.instance, pod, place)
     findings = worst_first([*start.all_findings, *_of_libvirt(start, place)])
     if as_json:
         print_text(written.as_json(findings))
     else:
-        placed = tuple(Finding(finding.severity, given.located(finding.problem)) for finding in findings)
+        placed = tuple(Finding(finding.severity, parsed.located(finding.problem)) for finding in findings)
         print_text(written.page(placed, coloured=is_coloured(1)))
     raise typer.Exit(worst(findings).exit_code)
 

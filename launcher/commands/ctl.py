@@ -136,16 +136,18 @@ def _socket_here() -> Path:
     if os.getuid() == 0:  # whose VMs are other users' (launcher.runtime.own_user)
         callers = Path("/run/user", os.environ.get("SUDO_UID", "0"), base.name)
         bases += [callers, *RUN_OF_USERS.glob(f"*/{base.name}")]
-    found = sorted({socket for each in bases for socket in each.glob(f"*/{SOCKET_IN_ROOT}")})
-    if len(found) > 1:
-        raise UserError("--socket", f"several VMs of yours are here: {', '.join(map(str, found))}", "name one of them")
-    if not found:
+    sockets = sorted({socket for each in bases for socket in each.glob(f"*/{SOCKET_IN_ROOT}")})
+    if len(sockets) > 1:
+        raise UserError(
+            "--socket", f"several VMs of yours are here: {', '.join(map(str, sockets))}", "name one of them"
+        )
+    if not sockets:
         raise Refusal(
             "ctl",
             f"no VM runs here: there is no {in_pod}, as in a pod, and none of a VM of yours below {base}",
             "start one with gpu-launcher run, or name its control socket with --socket",
         )
-    return found[0]
+    return sockets[0]
 
 
 def _standard(action: Action) -> tuple[int, int]:
@@ -169,8 +171,8 @@ def _screenshot(at: Callable[[], Path], words: list[str]) -> None:
                 raise Refusal(name, f"QEMU here makes no picture of that kind, but *{suffix}", f"name it *{suffix}")
             Path(name).write_bytes(data)
         case _:
-            found = f"found {' '.join(words)!r} after it" if words else "is no file's name after it"
-            raise UserError("ctl screenshot", found, "expected FILE.png, or - for standard output")
+            wrong = f"found {' '.join(words)!r} after it" if words else "is no file's name after it"
+            raise UserError("ctl screenshot", wrong, "expected FILE.png, or - for standard output")
 
 
 def _vnc(at: Callable[[], Path], listen: str | None) -> None:

@@ -35,20 +35,20 @@ def fit(
     as_json: AsJSON = False,
 ) -> int:
     """Say which nodes and cards could take a VM, and why the others could not: why it is Pending."""
-    given = one_vm(flags, {})
+    parsed = one_vm(flags, {})
     if cluster == STDIN and flags.vm == STDIN:
         raise UserError("--cluster -", "standard input is the VM already", "name a file for one of them")
-    vmi, found = given.instance, read_cluster(cluster)
+    vmi, snapshot = parsed.instance, read_cluster(cluster)
     # Cards are asked of DRA where it has any, and else of device plugins. A pod that is there has decided that.
-    dra = pod is None and (found.publishes or not found.states)
-    asks = _pod(given, pod, found, dra=dra)
-    entries, namespace = vmi.spec.domain.devices.entries, given.namespace
+    dra = pod is None and (snapshot.publishes or not snapshot.states)
+    asks = _pod(parsed, pod, snapshot, dra=dra)
+    entries, namespace = vmi.spec.domain.devices.entries, parsed.namespace
     if pod is not None and asks is not None:
-        claims = fitting.claims_of(asks, found)
+        claims = fitting.claims_of(asks, snapshot)
         namespace = pod.partition("/")[0]
         if any(claim.name == CLAIM for claim in claims) and any(isinstance(entry.wants, str) for entry in entries):
             # The manifest in the pod's record has requests of this claim for deviceNames.
-            entries = by_claim(given)[0].instance.spec.domain.devices.entries
+            entries = by_claim(parsed)[0].instance.spec.domain.devices.entries
     else:
         claims = [
             fitting.NamedClaim(claim.name, "ResourceClaim", claim.resourceClaimName)
@@ -62,7 +62,7 @@ def fit(
         entries,
         vmi.metadata.annotations.selection,
         claims,
-        found,
+        snapshot,
         dra=dra,
         pod=None if asks is None else asking(asks),
     )
@@ -70,7 +70,7 @@ def fit(
     return 0 if result.fitting or not result.is_judged else 1
 
 
-def _pod(given: ParsedVM, named: str | None, cluster: Cluster, *, dra: bool) -> Mapping[str, Any] | None:
+def _pod(parsed: ParsedVM, named: str | None, cluster: Cluster, *, dra: bool) -> Mapping[str, Any] | None:
     """Return the pod that wants a node; None if there are no Nodes to ask."""
     if named is not None:
         if named not in cluster.waiting:
@@ -78,4 +78,4 @@ def _pod(given: ParsedVM, named: str | None, cluster: Cluster, *, dra: bool) -> 
         return cluster.waiting[named]
     if not cluster.states:
         return None
-    return objects(given, image="", block=frozenset(), node_devices=NODE_DEVICES, start=True, dra=dra)[-1]
+    return objects(parsed, image="", block=frozenset(), node_devices=NODE_DEVICES, start=True, dra=dra)[-1]

@@ -92,14 +92,14 @@ def _print_claim_templates(file: Path, cluster: Path | None) -> None:
     from launcher.pod.kubevirt import claim_template
     from launcher.vm.plain import PodObject
 
-    given = read_vms(file)
-    found = None if cluster is None else read_cluster(cluster)
+    manifests = read_vms(file)
+    snapshot = None if cluster is None else read_cluster(cluster)
     templates: dict[str, PodObject] = {}
-    for vm in given.vms:
+    for vm in manifests.vms:
         try:
-            template = claim_template(vm, found)
+            template = claim_template(vm, snapshot)
         except UserError as error:
-            raise error.changed(partial(_below, f"{given.file}: {kind_and_name(vm)}: ")) from error
+            raise error.changed(partial(_below, f"{manifests.file}: {kind_and_name(vm)}: ")) from error
         templates[str(template["metadata"])] = template
     print_text(documents(templates.values()))
 

@@ -81,10 +81,10 @@ class Located(NamedTuple):
 def located(flags: Local) -> Located:
     """Return where the flags want the VM. With --gpu, --disk or --port it is on its user's own machine."""
     pod = this_pod(flags.sysfs)
-    given = one_vm(flags, pod.environ)
-    vmi = given.instance
+    parsed = one_vm(flags, pod.environ)
+    vmi = parsed.instance
     if not flags.is_own_machine:
-        return Located(given, pod, flags.connect, None)
+        return Located(parsed, pod, flags.connect, None)
     if flags.connect != DEFAULT_URI:
         raise UserError(
             "--connect", "is for another libvirt than --gpu, --disk and --port", "leave one or the other out"
@@ -93,7 +93,7 @@ def located(flags: Local) -> Located:
     disks = flags.disk or []
     refuse_other_volumes([vmi], {"--disk": [setting.partition("=")[0] for setting in disks]})
     own = own_machine(vmi, disks, flags.port or [], pod.environ, os.getuid())
-    return Located(given, with_gpus(pod, flags.gpu or [], vmi), uri_of(own.run), own)
+    return Located(parsed, with_gpus(pod, flags.gpu or [], vmi), uri_of(own.run), own)
 
 
 def _refuse_what_root_did_not_do(flags: Local) -> None:

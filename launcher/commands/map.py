@@ -11,8 +11,8 @@ from program.output import print_text
 
 def map_cluster(cluster: ClusterFile) -> None:
     """Print a page for a browser: the cluster's nodes and cards, who has which, and what is free."""
-    found = read_cluster(cluster)
-    if not found.nodes:
+    snapshot = read_cluster(cluster)
+    if not snapshot.nodes:
         wrong = "neither a Node nor a device of one is among the objects"
         raise UserError(f"--cluster {cluster}", wrong, "kubectl get nodes,pods -A -o json")
-    print_text(map_of(found, datetime.now(UTC)).html)
+    print_text(map_of(snapshot, datetime.now(UTC)).html)

@@ -83,8 +83,8 @@ def offline(flags: Offline) -> Start:
     """Return what would be started, and print its warnings; raise what would keep it from starting."""
     version = parse_version(flags.libvirt) if flags.libvirt is not None else None
     pod = pod_of(flags.env, flags.env_file, flags.sysfs, flags.dra)
-    given = one_vm(flags, pod.environ)
-    vmi = given.instance
+    parsed = one_vm(flags, pod.environ)
+    vmi = parsed.instance
     if flags.gpu:
         pod = with_gpus(pod, flags.gpu, vmi)
     facts = facts_of(flags)
@@ -96,9 +96,9 @@ def offline(flags: Offline) -> Start:
     }
     refuse_other_volumes([vmi], named)
     interfaces = _pod_interfaces(vmi.spec, flags.network_status)
-    facts = replace(facts, block=facts.block | given.block, pod_interfaces=interfaces)
+    facts = replace(facts, block=facts.block | parsed.block, pod_interfaces=interfaces)
     start = start_of(vmi, pod, DescribedPod(known_facts=facts, libvirt=version))
-    report_findings(start, given)
+    report_findings(start, parsed)
     return start
 
 

@@ -104,14 +104,14 @@ def _types(flags: VMFlags) -> dict[str, Path]:
 
 
 def _told(vms: tuple[ParsedVM, ...]) -> tuple[ParsedVM, ...]:
-    say_notes([one_line(note) for given in vms for note in given.notes])
+    say_notes([one_line(note) for parsed in vms for note in parsed.notes])
     return vms
 
 
-def refuse_other_volumes(vmis: Sequence[VirtualMachineInstance], given: Mapping[str, Iterable[str] | None]) -> None:
-    """UserError for a flag, by its name in `given`, that names a volume which none of the manifests has."""
+def refuse_other_volumes(vmis: Sequence[VirtualMachineInstance], by_flag: Mapping[str, Iterable[str] | None]) -> None:
+    """UserError for a flag, by its name in `by_flag`, that names a volume which none of the manifests has."""
     volumes = [volume.name for vmi in vmis for volume in vmi.spec.volumes]
-    for flag, names in given.items():
+    for flag, names in by_flag.items():
         if other := next((name for name in names or () if name not in volumes), None):
             known = f"expected one of {', '.join(volumes)}" if volumes else "leave it out: it has no volumes"
             raise UserError(f"{flag} {other}", "the manifest has no such volume", known)

@@ -188,23 +188,23 @@ def pod(
         *logs.arguments,
     )
     vms = every_vm(flags, "".join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH)))
-    refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
+    refuse_other_volumes([parsed.instance for parsed in vms], {"--block-volume": block_volume})
     if owner is not None:
         _check_owner(owner, len(vms))
-    found = None if cluster is None else read_cluster(cluster)
+    snapshot = None if cluster is None else read_cluster(cluster)
     made: list[PodObject] = []
     errors: list[ProgramError] = []
     warnings: list[str] = []
-    for given in vms:
+    for parsed in vms:
         refused: list[ProgramError] = []
         if dra:
-            attempt(partial(refuse_unknown_ids, given.instance.metadata.annotations.selection, found), refused)
-        block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
+            attempt(partial(refuse_unknown_ids, parsed.instance.metadata.annotations.selection, snapshot), refused)
+        block = frozenset(volume.name for volume in parsed.instance.spec.volumes) & set(block_volume or ())
         made += (
             attempt(
                 partial(
                     objects,
-                    given,
+                    parsed,
                     image=image or default,
                     block=block,
                     node_devices=node_devices,
@@ -215,7 +215,7 @@ def pod(
                     logs=logs.arguments,
                     metrics=metrics,
                     hosts=allow_host or (),
-                    run=_run(given, as_kind, replicas, max_unavailable),
+                    run=_run(parsed, as_kind, replicas, max_unavailable),
                     confinement=Confinement(level, apparmor, tuple(pass_annotation or ())),
                     card=card,
                     words=words,
@@ -224,24 +224,24 @@ def pod(
             )
             or ()
         )
-        errors += [error.changed(given.located) for error in refused]
-        if no_datavolumes and (left_out := data_volumes(given)):
+        errors += [error.changed(parsed.located) for error in refused]
+        if no_datavolumes and (left_out := data_volumes(parsed)):
             names = ", ".join(volume["metadata"]["name"] for volume in left_out)
-            warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
+            warnings.append(f"{parsed.instance.metadata.name}: claims of these names have to be there, filled: {names}")
     if errors:
         raise together(errors)
     if not image:
         say_notes([f"the pod's image is {default}, which no registry has: name yours with --image"])
     notes: list[str] = []
-    for given in vms:
-        other = foreign(given.instance.spec.domain.machine.type)
-        if other is not None and not given.instance.metadata.annotations.nearest_machine:
-            warnings.append(str(given.located(other)))
-        vmi = given.instance
+    for parsed in vms:
+        vmi = parsed.instance
+        other = foreign(vmi.spec.domain.machine.type)
+        if other is not None and not vmi.metadata.annotations.nearest_machine:
+            warnings.append(str(parsed.located(other)))
         if vmi.metadata.annotations.suspends_on_drain:
             short = too_short(guest_of(vmi).memory, vmi.spec.terminationGracePeriodSeconds)
             if short is not None:
-                warnings.append(str(given.located(short.problem)))
+                warnings.append(str(parsed.located(short.problem)))
     for each in made:
         if (spec := pod_spec(each)) is not None:
             name = each["metadata"]["name"]
@@ -267,9 +267,9 @@ def _size(bars: str) -> int:
     return size
 
 
-def _run(given: ParsedVM, kind: Kind | None, replicas: int | None, max_unavailable: int | None) -> Run:
+def _run(parsed: ParsedVM, kind: Kind | None, replicas: int | None, max_unavailable: int | None) -> Run:
     """What the flags say, and else the manifest."""
-    controller, number = given.many or (Kind.POD.value, None)
+    controller, number = parsed.many or (Kind.POD.value, None)
     return Run(kind or Kind(controller), number if replicas is None else replicas, max_unavailable)
 
 

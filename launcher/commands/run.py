@@ -63,17 +63,17 @@ def run(
     """Define and start a VM, and stay with it until it ends."""
     root_of(flags.connect)  # a wrong URI is the first error
     _refuse_what_was_not_done(flags)
-    given, pod, uri, own = located(flags)
+    parsed, pod, uri, own = located(flags)
     control = socket or _control_socket(uri, root_of(uri))
-    start = start_of(given.instance, pod, ThisPod(uri=uri, emulation=flags.emulation, own=own))
+    start = start_of(parsed.instance, pod, ThisPod(uri=uri, emulation=flags.emulation, own=own))
     try:
-        report_findings(start, given)
+        report_findings(start, parsed)
     except errors.UserError as error:
         # The user has not written the pod's variables.
         raise errors.Refusal.of(error.problems, error.left_out) from error
     if metrics is not None:
-        refuse_forwarded(metrics.number, given.instance.spec)
-        metrics = reached_by(metrics, given.instance.metadata.name, *allow_host or ())
+        refuse_forwarded(metrics.number, parsed.instance.spec)
+        metrics = reached_by(metrics, parsed.instance.metadata.name, *allow_host or ())
     elif allow_host:
         raise UserError(ALLOW_HOST, "is for --metrics", "add --metrics, or leave it out")
     if os.geteuid() == 0 and flags.user is None and root_of(uri) is not None:

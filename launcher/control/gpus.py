@@ -30,10 +30,10 @@ class OnHost:
     faults: tuple[str, ...] = ()
 
 
-def on_host(sys: Path, found: GuestGPUs, within: float = _WITHIN) -> tuple[Mapping[str, OnHost], str]:
+def on_host(sys: Path, answer: GuestGPUs, within: float = _WITHIN) -> tuple[Mapping[str, OnHost], str]:
     """Return what the tree `sys` reports of each card of GuestGPUs, by the card's address; and a line with the reason
     if nothing can be read. A mediated device has no address on the host."""
-    addresses = [address for gpu in found.gpus if (address := address_or_none(gpu.host)) is not None]
+    addresses = [address for gpu in answer.gpus if (address := address_or_none(gpu.host)) is not None]
     try:
         return forked(f"the host's {sys}", partial(_read, sys, addresses), within=within).answer(), ""
     except (NoAnswer, OSError) as error:
@@ -58,10 +58,10 @@ def _read_one(sys: Path, address: PCIAddress) -> OnHost:
     return OnHost(*its, tuple(faults))
 
 
-def as_json(found: GuestGPUs, host: Mapping[str, OnHost], host_silence: str) -> dict[str, Any]:
+def as_json(answer: GuestGPUs, host: Mapping[str, OnHost], host_silence: str) -> dict[str, Any]:
     """Return the fields of a GuestGPUs, with the host's facts about each card; its keys stay."""
-    gpus = [{**asdict(gpu), "on_host": _fields(host.get(gpu.host))} for gpu in found.gpus]
-    return {**asdict(found), "gpus": gpus, "host_silence": host_silence}
+    gpus = [{**asdict(gpu), "on_host": _fields(host.get(gpu.host))} for gpu in answer.gpus]
+    return {**asdict(answer), "gpus": gpus, "host_silence": host_silence}
 
 
 def _fields(its: OnHost | None) -> dict[str, Any] | None:
@@ -71,20 +71,20 @@ def _fields(its: OnHost | None) -> dict[str, Any] | None:
     return {**asdict(its), "errors": errors}
 
 
-def lines_of(found: GuestGPUs, host: Mapping[str, OnHost], host_silence: str) -> Iterator[str]:
+def lines_of(answer: GuestGPUs, host: Mapping[str, OnHost], host_silence: str) -> Iterator[str]:
     """Yield a few lines for each card of GuestGPUs; then why the host or the guest reported nothing, or what is wrong
     with the guest's driver."""
-    if not found.gpus:
+    if not answer.gpus:
         yield "the VM has none of the host's cards"
-    for gpu in found.gpus:
+    for gpu in answer.gpus:
         yield f"{gpu.name}: host {gpu.host} -> guest {gpu.guest}"
         if (its := host.get(gpu.host)) is not None:
             yield from (f"  {line}" for line in _on_host(its))
         if words := _told(gpu):
             yield f"  in the guest: {words}"
-        elif not found.silence:
+        elif not answer.silence:
             yield "  in the guest: nvidia-smi does not tell of it"
-    for line in (host_silence, found.silence, found.mismatch):
+    for line in (host_silence, answer.silence, answer.mismatch):
         if line:
             yield line
 

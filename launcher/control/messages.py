@@ -200,13 +200,13 @@ def request_line(method: Method[Any], request: object) -> bytes:
 
 def read_request(line: bytes) -> tuple[Method[Any], Any]:
     """Return the method and its request; Refusal for a line without one, and for another version of the protocol."""
-    asked = "the control socket"
+    subject = "the control socket"
     try:
         fields = _object(line)
         version, name = fields.get("version"), fields.get("method")
         if isinstance(version, int) and version != VERSION:
             fix = "ask with the gpu-launcher that runs the VM: that of its image or package"
-            raise Refusal(asked, f"is asked in version {version} of its protocol, and has version {VERSION}", fix)
+            raise Refusal(subject, f"is asked in version {version} of its protocol, and has version {VERSION}", fix)
         if version != VERSION or not isinstance(name, str):
             raise Nonsense("has no version and method", "expected both")
         method = METHODS.get(name)
@@ -214,7 +214,7 @@ def read_request(line: bytes) -> tuple[Method[Any], Any]:
             raise Nonsense(f"names the method {name[:40]!r}", f"expected one of {', '.join(METHODS)}")
         return method, _read(method.request, fields.get("request"), "request")
     except Nonsense as nonsense:
-        raise Refusal(asked, f"is asked with a line that {nonsense.wrong}", nonsense.fix) from nonsense
+        raise Refusal(subject, f"is asked with a line that {nonsense.wrong}", nonsense.fix) from nonsense
 
 
 def answer_line(answer: object) -> bytes:

@@ -17,12 +17,12 @@ _PATIENCE = 10.0  # seconds for a free thread and an answer; less than `ctl` wai
 
 class Threads:
     """A thread for each open question, at most four; further callers wait for a free one. The threads are daemons, so
-    one without an answer does not keep the process from ending. `asked` names who is asked, and `fix` says what to do
+    one without an answer does not keep the process from ending. `subject` names who is asked, and `fix` says what to do
     without an answer.
     """
 
-    def __init__(self, asked: str, fix: str) -> None:
-        self._asked, self._fix = asked, fix
+    def __init__(self, subject: str, fix: str) -> None:
+        self._subject, self._fix = subject, fix
         self._free = asyncio.Semaphore(_THREADS)
 
     async def run(self, ask: Callable[[], _T]) -> _T:
@@ -34,7 +34,7 @@ class Threads:
                 await self._free.acquire()
                 return await asyncio.wrap_future(self._started(ask))
         except TimeoutError as error:
-            raise Refusal(self._asked, f"has not answered in {_PATIENCE:.0f} s", self._fix) from error
+            raise Refusal(self._subject, f"has not answered in {_PATIENCE:.0f} s", self._fix) from error
 
     def _started(self, ask: Callable[[], _T]) -> Future[_T]:
         loop = asyncio.get_running_loop()
@@ -51,9 +51,9 @@ class Threads:
                     loop.call_soon_threadsafe(self._free.release)
 
         try:
-            threading.Thread(target=run, name=self._asked, daemon=True).start()
+            threading.Thread(target=run, name=self._subject, daemon=True).start()
         except RuntimeError as error:
             self._free.release()
             fix = "expected room for one more in the container's limits of processes and memory"
-            raise Refusal(self._asked, f"cannot be asked, for want of a thread: {error}", fix) from error
+            raise Refusal(self._subject, f"cannot be asked, for want of a thread: {error}", fix) from error
         return answer

@@ -131,9 +131,9 @@ class VMService:
 
     async def _suspend(self) -> AsyncGenerator[messages.SuspendProgress]:
         self._refuse_unless_started(Phase.RUNNING)
-        asked = SuspendRequested()
-        self._vm.events.put(asked)
-        outcome = asyncio.wrap_future(asked.outcome)
+        request = SuspendRequested()
+        self._vm.events.put(request)
+        outcome = asyncio.wrap_future(request.outcome)
         yield messages.SuspendProgress(saved=False)
         while not (await asyncio.wait({outcome}, timeout=_SIGN_OF_LIFE))[0]:
             yield messages.SuspendProgress(saved=False)
@@ -172,20 +172,20 @@ class VMService:
 
     async def _guest_gpus(self, seconds: int) -> messages.GuestGPUs:
         devices = await self._asked(lambda domain: guest.hostdevs(domain, self._vm.numbers))
-        told, silence = await self._nvidia_smi(seconds)
+        readings, silence = await self._nvidia_smi(seconds)
         return messages.GuestGPUs(
             gpus=tuple(
                 messages.GuestGPU(
                     name=device.name,
                     host=device.host,
                     guest=str(device.guest),
-                    **(asdict(told[device.guest]) if device.guest in told else {}),
+                    **(asdict(readings[device.guest]) if device.guest in readings else {}),
                 )
                 for device in devices
                 if device.alias and isinstance(device.guest, PCIAddress)
             ),
             silence=silence,
-            mismatch=nvidia_smi.other_driver(told, self._vm.fabric_manager),
+            mismatch=nvidia_smi.other_driver(readings, self._vm.fabric_manager),
         )
 
     async def _nvidia_smi(self, seconds: int) -> tuple[Mapping[PCIAddress, nvidia_smi.GPUReading], str]:

@@ -89,10 +89,10 @@ def one_of(*names: str, none: str = "", fix: str = "expected one of them") -> An
     to have one."""
 
     def check(self: Object) -> Object:
-        given = self.present_fields(*names)
-        if len(given) > 1:
-            raise Nonsense(f"has both {given[0]} and {given[1]}", fix)
-        if none and not given:
+        present = self.present_fields(*names)
+        if len(present) > 1:
+            raise Nonsense(f"has both {present[0]} and {present[1]}", fix)
+        if none and not present:
             raise Nonsense(none, fix)
         return self
 

@@ -43,10 +43,10 @@ class VMIRequest:
 def read_vmi(vmi: bytes) -> VMIRequest:
     """Read a VirtualMachineInstance from JSON; UserError for anything else, and for invalid annotations."""
     try:
-        given = json.loads(vmi)
+        document = json.loads(vmi)
     except (ValueError, RecursionError) as error:
         raise UserError("the VMI", f"is no JSON: {error}", "expected the VirtualMachineInstance as JSON") from error
-    written = _object(_object(given, "metadata"), "annotations")
+    written = _object(_object(document, "metadata"), "annotations")
     try:
         annotations = read_annotations(written)
     except Nonsense as error:
@@ -76,7 +76,7 @@ def read_vmi(vmi: bytes) -> VMIRequest:
             f"{ours[0]} and {ON_ROOT_COMPLEX} both say where cards are",
             "leave out one of them",
         )
-    devices = _object(_object(_object(given, "spec"), "domain"), "devices")
+    devices = _object(_object(_object(document, "spec"), "domain"), "devices")
     return VMIRequest(annotations=annotations, resources=dict(_entries(devices)))
 
 

@@ -31,9 +31,9 @@ def serve_until_stopped(path: Path, services: list[Any]) -> None:
 
 
 async def _until_told(listener: socket.socket, services: list[Any]) -> None:
-    told = asyncio.Event()
-    hear(told.set, *STOPS)
-    await serve(Server(services, request=_REQUEST), listener, told.wait)
+    stop = asyncio.Event()
+    hear(stop.set, *STOPS)
+    await serve(Server(services, request=_REQUEST), listener, stop.wait)
 
 
 @contextmanager

@@ -123,16 +123,16 @@ def read_vms(path: Path) -> ManifestFile:
     return require_vms(read_input(path))
 
 
-def require_vms(given: ManifestFile) -> ManifestFile:
+def require_vms(file: ManifestFile) -> ManifestFile:
     """Return the input; UserError, which names its objects, for one without a VM."""
-    if given.vms:
-        return given
-    others = (*given.others, *(item.value for item in given.types))
+    if file.vms:
+        return file
+    others = (*file.others, *(item.value for item in file.types))
     if len(others) == 1:
         kind = others[0].get("kind")
         wrong = "is missing" if kind is None else f"found {_bare(kind)!r}"
-        raise UserError(f"{given.at(others[0], 'kind')}: kind", wrong, _KIND)
-    raise UserError(given.file, f"has no VM, but {summary(map(kind_and_name, others))}", f"{_KIND} as well")
+        raise UserError(f"{file.at(others[0], 'kind')}: kind", wrong, _KIND)
+    raise UserError(file.file, f"has no VM, but {summary(map(kind_and_name, others))}", f"{_KIND} as well")
 
 
 def names_of(vm: JSONObject) -> tuple[str | None, str | None]:

@@ -95,47 +95,47 @@ def read_vm(
     manifest. UserError for an input that cannot be read or lacks that VM, and for a manifest with fields that the
     launcher does not convert: a Problem for each, whose subject is the file and the field's path.
     """
-    given = inputs.read_vms(path)
-    (vm,) = _picked(given, name)
-    return _read(given, [vm], types or {}, known)[0]
+    manifest_file = inputs.read_vms(path)
+    (vm,) = _picked(manifest_file, name)
+    return _read(manifest_file, [vm], types or {}, known)[0]
 
 
 def vm_in(text: str, known: Known = _NOTHING) -> ParsedVM:
     """Return the one VM in a text of YAML; UserError as for read_vm."""
-    given = inputs.require_vms(inputs.input_in(text.encode(errors="surrogatepass"), "the manifest"))
-    return _read(given, _picked(given, None), {}, known)[0]
+    manifest_file = inputs.require_vms(inputs.input_in(text.encode(errors="surrogatepass"), "the manifest"))
+    return _read(manifest_file, _picked(manifest_file, None), {}, known)[0]
 
 
 def read_every(
     path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
 ) -> tuple[ParsedVM, ...]:
     """Read every VM of an input, each by itself, or the one that is called `name`; UserError as for read_vm."""
-    given = inputs.read_vms(path)
-    names = [_name(vm) for vm in given.vms]
+    manifest_file = inputs.read_vms(path)
+    names = [_name(vm) for vm in manifest_file.vms]
     if twice := [called for called in names if names.count(called) > 1]:
-        raise UserError(given.file, f"has two VMs called {twice[0]}", "rename one of them, or leave it out")
-    return _read(given, given.vms if name is None else _picked(given, name), types or {}, known)
+        raise UserError(manifest_file.file, f"has two VMs called {twice[0]}", "rename one of them, or leave it out")
+    return _read(manifest_file, manifest_file.vms if name is None else _picked(manifest_file, name), types or {}, known)
 
 
-def reread(given: ParsedVM, documents: Sequence[JSONObject]) -> ParsedVM:
-    """Return the VM read from changed documents, which are in the order of `given.documents`."""
+def reread(parsed: ParsedVM, documents: Sequence[JSONObject]) -> ParsedVM:
+    """Return the VM read from changed documents, which are in the order of `parsed.documents`."""
     vm, *types = documents
     file = "the manifest"
     changed = ManifestFile(file=file, text="", vms=(vm,), types=tuple(inputs.TypeObject(each, file) for each in types))
-    known = Known(given.namespace, given.manifest.metadata.name)
+    known = Known(parsed.namespace, parsed.manifest.metadata.name)
     read = _read_vm(changed, vm, {}, f"{file}: ", (), known)
-    return read._replace(block=given.block, notes=given.notes, many=given.many)
+    return read._replace(block=parsed.block, notes=parsed.notes, many=parsed.many)
 
 
-def _picked(given: ManifestFile, name: str | None) -> Sequence[JSONObject]:
+def _picked(manifest_file: ManifestFile, name: str | None) -> Sequence[JSONObject]:
     """Return the VM of this name, or the only one; UserError for none or several."""
-    vms = [vm for vm in given.vms if name in (None, inputs.names_of(vm)[1], _name(vm))]
+    vms = [vm for vm in manifest_file.vms if name in (None, inputs.names_of(vm)[1], _name(vm))]
     if len(vms) == 1:
         return vms
-    names = summary(tuple(map(_name, vms or given.vms)))
+    names = summary(tuple(map(_name, vms or manifest_file.vms)))
     if not vms:
-        raise UserError(f"--name {name}", f"{given.file} has no VM of that name", f"expected one of {names}")
-    raise UserError(given.file, f"has {len(vms)} VMs: {names}", "pick one with --name")
+        raise UserError(f"--name {name}", f"{manifest_file.file} has no VM of that name", f"expected one of {names}")
+    raise UserError(manifest_file.file, f"has {len(vms)} VMs: {names}", "pick one with --name")
 
 
 def _name(vm: JSONObject) -> str:
@@ -144,19 +144,19 @@ def _name(vm: JSONObject) -> str:
 
 
 def _read(
-    given: ManifestFile, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known
+    manifest_file: ManifestFile, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known
 ) -> tuple[ParsedVM, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
-    others = summary(map(inputs.kind_and_name, given.others))
-    of_input = (f"{given.file}: passed over, as they are no VMs: {others}",) if others else ()
+    others = summary(map(inputs.kind_and_name, manifest_file.others))
+    of_input = (f"{manifest_file.file}: passed over, as they are no VMs: {others}",) if others else ()
     manifests: list[ParsedVM] = []
     errors: list[UserError] = []
     for vm in vms:
-        subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
+        subject = f"{manifest_file.file}: {_name(vm)}: " if len(manifest_file.vms) > 1 else f"{manifest_file.file}: "
         of_vm = () if manifests else of_input
-        source = ObjectSource(given, vm, subject)
+        source = ObjectSource(manifest_file, vm, subject)
         try:
-            manifests.append(_read_vm(given, vm, read, subject, of_vm, known)._replace(source=source))
+            manifests.append(_read_vm(manifest_file, vm, read, subject, of_vm, known)._replace(source=source))
         except UserError as error:
             errors.append(_located(error, source, read.values()))
     if errors:
@@ -180,7 +180,7 @@ def _located(error: UserError, vm: ObjectSource, types: Iterable[ManifestFile]) 
 
 
 def _read_vm(
-    given: ManifestFile,
+    manifest_file: ManifestFile,
     vm: JSONObject,
     types: Mapping[str, ManifestFile],
     subject: str,
@@ -204,7 +204,7 @@ def _read_vm(
         from launcher.manifest.instancetypes.expansion import expand
 
         files = {field: file.types for field, file in types.items()}
-        expanded = expand(document, files, given.types, subject, checked)
+        expanded = expand(document, files, manifest_file.types, subject, checked)
         document, sources, used = expanded.document, {**sources, **expanded.origins}, expanded.used
         notes = (*notes, *expanded.warnings)
     manifest = checked(kind, document, subject, sources)
@@ -218,8 +218,8 @@ def _read_vm(
         manifest=manifest,
         namespace=document["metadata"].get("namespace") or None,
         documents=(vm, *used),
-        text=given.text if given.alone and not used and many is None else None,
-        block=_block(manifest, given.block),
+        text=manifest_file.text if manifest_file.alone and not used and many is None else None,
+        block=_block(manifest, manifest_file.block),
         notes=notes,
         many=many,
     )

@@ -82,7 +82,7 @@ def sample_pod(sys: Path, proc: Path, functions: Iterable[PCIAddress]) -> PodSam
     processes = {"worker": os.getpid(), "supervisor": os.getppid()}
     resident = {name: size for name, pid in processes.items() if (size := _resident(proc, pid)) is not None}
     used = [size for path in _MEMORY if (size := _number(sys, path)) is not None]
-    errors = {function: found for function in functions if (found := _errors(sys, function)) is not None}
+    errors = {function: counts for function in functions if (counts := _errors(sys, function)) is not None}
     return PodSample(resident, next(iter(used), None), errors)
 
 
@@ -94,8 +94,8 @@ def _errors(sys: Path, function: PCIAddress) -> Errors | None:
 
 def _resident(proc: Path, pid: int) -> int | None:
     with suppress(OSError):
-        found = re.search(r"^VmRSS:\s+(\d+) kB$", (proc / str(pid) / "status").read_text(), re.MULTILINE)
-        return None if found is None else int(found[1]) << 10
+        match = re.search(r"^VmRSS:\s+(\d+) kB$", (proc / str(pid) / "status").read_text(), re.MULTILINE)
+        return None if match is None else int(match[1]) << 10
     return None
 
 

@@ -64,8 +64,8 @@ class _Page:
         await asyncio.wait([self._asked], timeout=_PATIENCE)
         if not self._asked.done():
             return None
-        told, self._asked = self._asked.result(), None
-        return told
+        sample, self._asked = self._asked.result(), None
+        return sample
 
 
 def _in_a_thread(vm: VM) -> asyncio.Future[DomainSample | None]:
@@ -75,13 +75,13 @@ def _in_a_thread(vm: VM) -> asyncio.Future[DomainSample | None]:
     answer: asyncio.Future[DomainSample | None] = loop.create_future()
 
     def ask() -> None:
-        told = None
+        sample = None
         try:
             with suppress(Refusal):  # the domain is gone
-                told = sample_domain(vm.domain())
+                sample = sample_domain(vm.domain())
         finally:
             with suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(answer.set_result, told)
+                loop.call_soon_threadsafe(answer.set_result, sample)
 
     try:
         threading.Thread(target=ask, name="metrics' question", daemon=True).start()

@@ -334,8 +334,8 @@ def _distances(distances: list[Between], columns: int) -> list[str]:
     guest = {way: each["guestWay"] + (" *" if each["differs"] else "") for way, each in ways.items()}
     differing = Counter((each["hostWay"], each["guestWay"]) for each in distances if each["differs"])
     lines = [
-        f"* {pairs} pair{'s' if pairs > 1 else ''}: {there} on the host, {here} in the guest"
-        for (there, here), pairs in differing.items()
+        f"* {pairs} pair{'s' if pairs > 1 else ''}: {on_host} on the host, {in_guest} in the guest"
+        for (on_host, in_guest), pairs in differing.items()
     ]
     if not differing and all(each["host"] for each in distances):
         lines = ["In the guest the cards are as far apart as on the host."]

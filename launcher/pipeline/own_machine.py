@@ -27,13 +27,13 @@ def own_machine(
 ) -> OwnMachine:
     """Return the place of this `user`'s VM, by the values of --disk and --port. UserError for a malformed value, and
     for each part of the manifest that needs a cluster; Refusal if the VM has no directory for its sockets."""
-    given = dict(map(_disk, disks))
+    images = dict(map(_disk, disks))
     if ports and not vmi.spec.domain.devices.connected:
         raise UserError(f"--port {ports[0]}", "the guest has no network", "leave it out, or write a network")
-    if errors := [*_repeated(disks, given), *_of_clusters(vmi, given)]:
+    if errors := [*_repeated(disks, images), *_of_clusters(vmi, images)]:
         raise together(errors)
     state, run = _directories(vmi, environ, user)
-    return OwnMachine(state=state, run=run, disks=given, ports=dict(map(_port, ports)))
+    return OwnMachine(state=state, run=run, disks=images, ports=dict(map(_port, ports)))
 
 
 def variables_of(gpus: Sequence[str], entries: Sequence[Entry]) -> Mapping[str, str]:
@@ -107,9 +107,9 @@ def _port(setting: str) -> tuple[int, int]:
     return int(guests), int(own)
 
 
-def _repeated(disks: Sequence[str], given: Mapping[str, Path]) -> Iterator[ProgramError]:
+def _repeated(disks: Sequence[str], images: Mapping[str, Path]) -> Iterator[ProgramError]:
     names = [setting.partition("=")[0] for setting in disks]
-    for name in given:
+    for name in images:
         if names.count(name) > 1:
             yield UserError(f"--disk {name}", "is there twice", "name one disk for a volume")
 

@@ -185,13 +185,13 @@ def _cards(
 ) -> tuple[tuple[GuestCard, ...], tuple[LeftOver, ...], bool]:
     """Return the guest's cards, the devices that no entry gets, and whether every entry has its card."""
     entries, claims = vmi.spec.domain.devices.entries, vmi.spec.resourceClaims
-    given = [attempt(partial(_allocated, claims, pod, facts, entry), refused) for entry in entries]
-    allocated = {wants: device for each in given if each is not None for wants, device in each.items()}
+    allocations = [attempt(partial(_allocated, claims, pod, facts, entry), refused) for entry in entries]
+    allocated = {wants: device for each in allocations if each is not None for wants, device in each.items()}
     claimed = claim(entries, pod.environ, host, allocated)
     refused += claimed.unmet.values()
     companions = vmi.metadata.annotations.companions
     cards = whole_cards(claimed.claims, claimed.left_over, host, companions, facts.vfio_nodes)
-    return cards, not_passed_on(claimed.left_over, cards), not claimed.unmet and None not in given
+    return cards, not_passed_on(claimed.left_over, cards), not claimed.unmet and None not in allocations
 
 
 def _allocated(claims: tuple[ResourceClaim, ...], pod: Pod, facts: Facts, entry: Entry) -> Mapping[Allocated, DeviceID]:

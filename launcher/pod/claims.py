@@ -23,33 +23,33 @@ class ClaimTemplate(NamedTuple):
     spec: PodObject
 
 
-def by_claim(given: ParsedVM) -> tuple[ParsedVM, ClaimTemplate | None]:
+def by_claim(parsed: ParsedVM) -> tuple[ParsedVM, ClaimTemplate | None]:
     """Return the VM with each entry by deviceName turned into a request of a claim, as KubeVirt writes it by claimName;
     and the claim's ResourceClaimTemplate, None if no entry is by deviceName.
 
     UserError for annotations that choose a card if no entry is by deviceName.
     """
-    spec = given.instance.spec
+    spec = parsed.instance.spec
     entries = spec.domain.devices.entries
-    selection = given.instance.metadata.annotations.selection
+    selection = parsed.instance.metadata.annotations.selection
     refuse_unheard(selection, entries)
     claim = claim_for(entries, selection)
     if claim is None:
-        return given, None
+        return parsed, None
     if any(other.name == CLAIM for other in spec.resourceClaims):
         raise UserError(
             "spec.resourceClaims", f"has one called {CLAIM!r}, which is the name of the one to be made", "rename it"
         )
-    template = ClaimTemplate(by_content(given.manifest.metadata.name, json.dumps(claim.spec())), claim.spec())
+    template = ClaimTemplate(by_content(parsed.manifest.metadata.name, json.dumps(claim.spec())), claim.spec())
     # An entry's name is its own, in both lists.
     names = {request.entry.name: request.name for request in claim.requests}
-    vm, *types = given.documents
-    of_instance: Path = ("spec", "template", "spec") if isinstance(given.manifest, VirtualMachine) else ("spec",)
+    vm, *types = parsed.documents
+    of_instance: Path = ("spec", "template", "spec") if isinstance(parsed.manifest, VirtualMachine) else ("spec",)
     changed = _by_request(vm, (*of_instance, "domain", "devices"), names)
     claims = (*of_instance, "resourceClaims")
     ours = {"name": CLAIM, "resourceClaimTemplateName": template.name}
     changed = with_value(changed, claims, [*(value_at(vm, claims) or ()), ours])
-    return reread(given, (changed, *(_by_request(each, ("spec",), names) for each in types))), template
+    return reread(parsed, (changed, *(_by_request(each, ("spec",), names) for each in types))), template
 
 
 def _by_request(document: Any, lists: Path, names: dict[str, str]) -> Any:

@@ -27,15 +27,15 @@ _OF_SOURCE = ("contentType", "preallocation")
 _CDI = "cdi.kubevirt.io"
 
 
-def templates_of(given: ParsedVM) -> dict[str, tuple[str, DataVolumeTemplate]]:
+def templates_of(parsed: ParsedVM) -> dict[str, tuple[str, DataVolumeTemplate]]:
     """Return the VM's dataVolumeTemplates with their paths, by the name of the volume that has the claim."""
-    if not isinstance(given.manifest, VirtualMachine):
+    if not isinstance(parsed.manifest, VirtualMachine):
         return {}
     by_claim = {
         template.metadata.name: (f"spec.dataVolumeTemplates[{index}].spec", template)
-        for index, template in enumerate(given.manifest.spec.dataVolumeTemplates)
+        for index, template in enumerate(parsed.manifest.spec.dataVolumeTemplates)
     }
-    volumes = given.instance.spec.volumes
+    volumes = parsed.instance.spec.volumes
     return {volume.name: by_claim[volume.claim] for volume in volumes if volume.claim in by_claim}
 
 
@@ -81,7 +81,7 @@ def _source(path: str, source: PodObject, namespace: str | None) -> tuple[str, P
     return "VolumeCloneSource", {"kind": _CLONES[kind], "name": cloned.get("name")}
 
 
-def refuse_shared(given: ParsedVM, *, several: bool, beside: bool, own_claims: bool) -> None:
+def refuse_shared(parsed: ParsedVM, *, several: bool, beside: bool, own_claims: bool) -> None:
     """Raise UserError for each thing that only one VM can have.
 
     `several`: the manifest makes several VMs. `beside`: a VM's next pod may run beside its last one. `own_claims`: each
@@ -90,17 +90,17 @@ def refuse_shared(given: ParsedVM, *, several: bool, beside: bool, own_claims: b
     errors: list[UserError] = []
     if several or beside:
         why = "several guests would have it" if several else "a Deployment may have two pods of one VM for some time"
-        errors += (UserError(path, why, fix) for path, fix in _of_one(given, own_claims=own_claims))
+        errors += (UserError(path, why, fix) for path, fix in _of_one(parsed, own_claims=own_claims))
     if several:
         why = "several guests would have the same one"
-        errors += (UserError(path, why, "leave it out: each has its own by its name") for path in _identities(given))
+        errors += (UserError(path, why, "leave it out: each has its own by its name") for path in _identities(parsed))
     if errors:
         raise together(errors)
 
 
-def _of_one(given: ParsedVM, *, own_claims: bool) -> Iterator[tuple[str, str]]:
+def _of_one(parsed: ParsedVM, *, own_claims: bool) -> Iterator[tuple[str, str]]:
     """Yield the paths of what only one pod can have, each with what to do."""
-    spec, templates = given.instance.spec, templates_of(given) if own_claims else {}
+    spec, templates = parsed.instance.spec, templates_of(parsed) if own_claims else {}
     shareable = {disk.name for disk in spec.disks if disk.shareable} | spec.shared
     for index, volume in enumerate(spec.volumes):
         if volume.name not in templates and volume.name not in shareable and _is_written(volume):
@@ -111,7 +111,7 @@ def _of_one(given: ParsedVM, *, own_claims: bool) -> Iterator[tuple[str, str]]:
             yield "spec.domain.firmware.bootloader.efi.persistent", "use --as statefulset"
         if spec.domain.devices.tpm is not None and spec.domain.devices.tpm.persistent:
             yield "spec.domain.devices.tpm.persistent", "use --as statefulset"
-    if given.instance.metadata.annotations.suspend_to:
+    if parsed.instance.metadata.annotations.suspend_to:
         yield f"metadata.annotations {SUSPEND_TO}", "leave it out, or run one VM as a Pod or by --as statefulset"
     for index, claim in enumerate(spec.resourceClaims):
         if claim.resourceClaimName is not None:
@@ -124,8 +124,8 @@ def _is_written(volume: Volume) -> bool:
     return volume.dataVolume is not None or volume.hostDisk is not None
 
 
-def _identities(given: ParsedVM) -> Iterator[str]:
-    domain = given.instance.spec.domain
+def _identities(parsed: ParsedVM) -> Iterator[str]:
+    domain = parsed.instance.spec.domain
     if domain.firmware.uuid is not None:
         yield "spec.domain.firmware.uuid"
     for index, interface in enumerate(domain.devices.interfaces):
@@ -175,10 +175,10 @@ class Run(NamedTuple):
         return (self.replicas or 1) > 1
 
 
-def refuse_unfit(given: ParsedVM, run: Run, policy: str, *, imports: bool) -> None:
+def refuse_unfit(parsed: ParsedVM, run: Run, policy: str, *, imports: bool) -> None:
     """Raise UserError for a VM that the controller cannot run: for its name, for its runStrategy, which gives the pod's
     restartPolicy, or for what only one pod can have."""
-    _refuse_name(given.instance.metadata.name, run)
+    _refuse_name(parsed.instance.metadata.name, run)
     if run.kind is Kind.POD:
         if run.replicas is not None:
             raise UserError("--replicas", "a Pod is one VM", "use --as statefulset, deployment or job")
@@ -190,11 +190,11 @@ def refuse_unfit(given: ParsedVM, run: Run, policy: str, *, imports: bool) -> No
     if run.max_unavailable is not None and run.kind not in (Kind.DEPLOYMENT, Kind.STATEFULSET):
         fix = "use --as statefulset or deployment"
         raise UserError("--max-unavailable", f"Kubernetes counts no pods of a {run.kind.kind}", fix)
-    if run.kind is Kind.JOB and given.instance.metadata.annotations.suspend_to:
+    if run.kind is Kind.JOB and parsed.instance.metadata.annotations.suspend_to:
         fix = "leave it out, or run the VM as a Pod or by --as statefulset"
         raise UserError(f"metadata.annotations {SUSPEND_TO}", "a Job would start a suspended guest again", fix)
     own_claims = run.kind is Kind.STATEFULSET and imports
-    refuse_shared(given, several=run.several, beside=run.kind is Kind.DEPLOYMENT, own_claims=own_claims)
+    refuse_shared(parsed, several=run.several, beside=run.kind is Kind.DEPLOYMENT, own_claims=own_claims)
 
 
 def _refuse_name(name: str, run: Run) -> None:
@@ -214,13 +214,13 @@ def _refuse_name(name: str, run: Run) -> None:
         raise UserError("metadata.name", wrong, f"write {name.replace('.', '-')!r}")
 
 
-def run_by(run: Run, pod: PodObject, given: ParsedVM, state: PodObject | None, *, imports: bool) -> list[PodObject]:
+def run_by(run: Run, pod: PodObject, parsed: ParsedVM, state: PodObject | None, *, imports: bool) -> list[PodObject]:
     """Return the controller, after the objects that it needs. `state` is the claim of the VM's state."""
     if run.kind is Kind.POD:
         return [pod]
     metadata, policy = pod["metadata"], pod["spec"]["restartPolicy"]
     named = {key: metadata[key] for key in ("name", "namespace", "labels") if key in metadata}
-    template = _template(pod, given)
+    template = _template(pod, parsed)
     selector = {"matchLabels": {ID: metadata["labels"][ID]}}
     replicas = {"replicas": run.replicas} if run.replicas is not None else {}
     budget = [_budget(run.max_unavailable, named, selector)] if run.max_unavailable is not None else []
@@ -241,7 +241,7 @@ def run_by(run: Run, pod: PodObject, given: ParsedVM, state: PodObject | None, *
             "template": template,
         }
         return [*budget, {**made, "spec": spec}]
-    sources, claims = _claims(given, state, imports=imports)
+    sources, claims = _claims(parsed, state, imports=imports)
     own = {claim["metadata"]["name"] for claim in claims}
     volumes = [volume for volume in template["spec"]["volumes"] if volume["name"] not in own]
     template["spec"] = {**template["spec"], "volumes": volumes}
@@ -269,11 +269,11 @@ def pod_spec(made: Mapping[str, Any]) -> Any:
     return made["spec"]["template"]["spec"] if made["kind"] in {kind.kind for kind in Kind} else None
 
 
-def _template(pod: PodObject, given: ParsedVM) -> PodObject:
+def _template(pod: PodObject, parsed: ParsedVM) -> PodObject:
     """Return the pod without its name, as a template. Each pod's host name is its own, unless the manifest has one."""
     metadata = {key: pod["metadata"][key] for key in ("labels", "annotations")}
     spec = dict(pod["spec"])
-    if given.instance.spec.hostname is None:
+    if parsed.instance.spec.hostname is None:
         del spec["hostname"]
     return {"metadata": metadata, "spec": spec}
 
@@ -312,12 +312,12 @@ def _name_by_index(template: PodObject, vm: str, *, indexed: bool) -> None:
     }
 
 
-def _claims(given: ParsedVM, state: PodObject | None, *, imports: bool) -> tuple[list[PodObject], list[PodObject]]:
+def _claims(parsed: ParsedVM, state: PodObject | None, *, imports: bool) -> tuple[list[PodObject], list[PodObject]]:
     """Return the sources of a StatefulSet's claims, and its volumeClaimTemplates."""
     claims: list[PodObject] = [{"metadata": {"name": STATE_VOLUME}, "spec": state["spec"]}] if state is not None else []
     sources = []
-    for volume, (path, template) in (templates_of(given) if imports else {}).items():
-        spec, source = claim_spec(path, template, given.namespace)
+    for volume, (path, template) in (templates_of(parsed) if imports else {}).items():
+        spec, source = claim_spec(path, template, parsed.namespace)
         claims.append({"metadata": {"name": volume}, "spec": spec})
         sources.append(source)
     return sources, claims

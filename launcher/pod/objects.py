@@ -48,7 +48,7 @@ _PRIVILEGED = Confinement()
 
 
 def objects(
-    given: ParsedVM,
+    parsed: ParsedVM,
     *,
     image: str,
     block: frozenset[str],
@@ -78,33 +78,33 @@ def objects(
     to start the VM again after a stop. UserError, by the manifest's path, for what no pod can be, or no pod of this
     `confinement`.
     """
-    vm, devices = given.instance.metadata, given.instance.spec.domain.devices
+    vm, devices = parsed.instance.metadata, parsed.instance.spec.domain.devices
     template: ClaimTemplate | None = None
     if dra:
-        given, template = by_claim(given)
+        parsed, template = by_claim(parsed)
     else:
         refuse_without_dra(vm.annotations.selection, devices.entries)
         refuse_unheard(vm.annotations.selection, devices.entries)
-    manifest = _record(given, vm, words)
-    state = _state(given, vm) if keeps_state(given.instance.spec) else None
-    restart = restart_policy(given.manifest, start=start)
-    refuse_unfit(given, run, restart, imports=imports)
+    manifest = _record(parsed, vm, words)
+    state = _state(parsed, vm) if keeps_state(parsed.instance.spec) else None
+    restart = restart_policy(parsed.manifest, start=start)
+    refuse_unfit(parsed, run, restart, imports=imports)
     # Of a StatefulSet each pod has claims of its own.
     beside = run.kind is not Kind.STATEFULSET
     claims = [state] if state is not None and beside else []
-    volumes = data_volumes(given) if imports and beside else ()
+    volumes = data_volumes(parsed) if imports and beside else ()
     name = manifest["metadata"]["name"]
-    block |= given.block
+    block |= parsed.block
     served = () if metrics is None else (f"--metrics={metrics}", *(f"{ALLOW_HOST}={name}" for name in hosts))
     flags = (*served, *logs)
     pod = _pod(
-        given, name, restart, confinement, image=image, block=block, node_devices=node_devices, flags=flags, card=card
+        parsed, name, restart, confinement, image=image, block=block, node_devices=node_devices, flags=flags, card=card
     )
     if metrics is not None:
-        refuse_forwarded(metrics, given.instance.spec)
+        refuse_forwarded(metrics, parsed.instance.spec)
         _show_metrics(pod, metrics)
-    templates = [_claim_template(given, vm, template)] if template is not None else []
-    made = run_by(run, pod, given, state, imports=imports)
+    templates = [_claim_template(parsed, vm, template)] if template is not None else []
+    made = run_by(run, pod, parsed, state, imports=imports)
     if owner is not None:
         for each in (manifest, *templates):
             each["metadata"]["ownerReferences"] = [_reference(made[-1], owner)]
@@ -120,10 +120,10 @@ def _reference(owner: PodObject, uid: str) -> PodObject:
     }
 
 
-def _record(given: ParsedVM, vm: Metadata, words: Sequence[str]) -> PodObject:
+def _record(parsed: ParsedVM, vm: Metadata, words: Sequence[str]) -> PodObject:
     """Return the ConfigMap with the manifest and the flags: the file byte for byte if it has nothing else in it. It is
     immutable, like the pod made of it."""
-    text = given.text if given.text is not None else documents(map(_without_dumped, given.documents))
+    text = parsed.text if parsed.text is not None else documents(map(_without_dumped, parsed.documents))
     size = len(text.encode())
     if size > _LARGEST_DATA:
         raise UserError(
@@ -135,7 +135,7 @@ def _record(given: ParsedVM, vm: Metadata, words: Sequence[str]) -> PodObject:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": _metadata(by_content(vm.name, text + flags), given, vm),
+        "metadata": _metadata(by_content(vm.name, text + flags), parsed, vm),
         "immutable": True,
         "data": {paths.MANIFEST.rpartition("/")[2]: text, **({FLAGS: flags} if flags else {})},
     }
@@ -150,12 +150,12 @@ def _without_dumped(document: Mapping[str, Any]) -> PodObject:
     return cleaned
 
 
-def _state(given: ParsedVM, vm: Metadata) -> PodObject:
+def _state(parsed: ParsedVM, vm: Metadata) -> PodObject:
     """Return the claim for EFI's variables and the TPM's state."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": _metadata(state_claim(vm.name), given, vm),
+        "metadata": _metadata(state_claim(vm.name), parsed, vm),
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": written(_STATE_SIZE)}},
@@ -163,17 +163,17 @@ def _state(given: ParsedVM, vm: Metadata) -> PodObject:
     }
 
 
-def _claim_template(given: ParsedVM, vm: Metadata, template: ClaimTemplate) -> PodObject:
+def _claim_template(parsed: ParsedVM, vm: Metadata, template: ClaimTemplate) -> PodObject:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
-        "metadata": _metadata(template.name, given, vm),
+        "metadata": _metadata(template.name, parsed, vm),
         "spec": {"spec": template.spec},
     }
 
 
 def _pod(
-    given: ParsedVM,
+    parsed: ParsedVM,
     manifest: str,
     restart: str,
     confinement: Confinement,
@@ -184,7 +184,7 @@ def _pod(
     flags: Sequence[str],
     card: MappedBARs,
 ) -> PodObject:
-    vmi = given.instance
+    vmi = parsed.instance
     vm, spec, guest, level = vmi.metadata, vmi.spec, guest_of(vmi), confinement.level
     needs = pod_needs(spec, guest, block)
     refuse_above(level, needs)
@@ -193,7 +193,7 @@ def _pod(
     mounted = mounts(spec, guest, manifest, state, block, vm.annotations.suspend_to)
     devices = volume_devices(mounted)
     handed = map(literal, handover(needs, level))
-    metadata = _metadata(vm.name, given, vm)
+    metadata = _metadata(vm.name, parsed, vm)
     metadata["annotations"] = {**annotations(vm, spec, level, confinement.passed), MEMORY: explained(needed)}
     if level is not Level.PRIVILEGED:
         metadata["annotations"][LEVEL] = level.value
@@ -267,11 +267,11 @@ def explained(needed: PodMemory) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _metadata(name: str, given: ParsedVM, vm: Metadata) -> PodObject:
+def _metadata(name: str, parsed: ParsedVM, vm: Metadata) -> PodObject:
     """Return an object's metadata, without a namespace if the manifest has none: kubectl's own applies then."""
     return {
         "name": name,
-        **({"namespace": given.namespace} if given.namespace is not None else {}),
+        **({"namespace": parsed.namespace} if parsed.namespace is not None else {}),
         "labels": labels(vm),
     }
 
@@ -280,9 +280,9 @@ def _metadata(name: str, given: ParsedVM, vm: Metadata) -> PodObject:
 _ADOPTS = "cdi.kubevirt.io/allowClaimAdoption"
 
 
-def data_volumes(given: ParsedVM) -> tuple[PodObject, ...]:
+def data_volumes(parsed: ParsedVM) -> tuple[PodObject, ...]:
     """Return the DataVolumes of the VM's templates, in the VM's namespace whatever a template says, as in KubeVirt."""
-    if not isinstance(given.manifest, VirtualMachine):
+    if not isinstance(parsed.manifest, VirtualMachine):
         return ()
     return tuple(
         {
@@ -290,11 +290,11 @@ def data_volumes(given: ParsedVM) -> tuple[PodObject, ...]:
             "kind": "DataVolume",
             "metadata": {
                 "name": template.metadata.name,
-                **({"namespace": given.namespace} if given.namespace is not None else {}),
+                **({"namespace": parsed.namespace} if parsed.namespace is not None else {}),
                 **({"labels": dict(template.metadata.labels)} if template.metadata.labels else {}),
                 "annotations": {_ADOPTS: "true", **template.metadata.annotations},
             },
             "spec": plain(template.spec, f"spec.dataVolumeTemplates[{index}].spec"),
         }
-        for index, template in enumerate(given.manifest.spec.dataVolumeTemplates)
+        for index, template in enumerate(parsed.manifest.spec.dataVolumeTemplates)
     )

@@ -160,12 +160,12 @@ def waits_for(vm: str, pod: Mapping[str, Any], node_devices: str) -> str | None:
     pod's spec. `node_devices` is the domain of the resources that are /dev/kvm and the like.
     """
     limits = pod["containers"][0]["resources"].get("limits", {})
-    asked = [(resource, number) for resource, number in limits.items() if "/" in resource]
-    if not asked:
+    devices = [(resource, number) for resource, number in limits.items() if "/" in resource]
+    if not devices:
         return None
     resources = ", ".join(
         f"{'' if number == '1' else f'{number} of '}{resource} ({_who(resource, node_devices)})"
-        for resource, number in asked
+        for resource, number in devices
     )
     return f"{vm}: is Pending until a node offers {resources}"
 

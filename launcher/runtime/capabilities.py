@@ -108,7 +108,7 @@ def _refused(program: str, machine: str, cpu: str) -> str | None:
     """Return why QEMU cannot make this machine and CPU; None if it can, or if the program cannot be started."""
     empty = ("-S", "-nodefaults", "-no-user-config", "-display", "none", "-m", "16", "-monitor", "stdio")
     try:
-        done = output([program, *empty, "-machine", machine, "-cpu", cpu], within=_WITHIN, given=b"quit\n")
+        done = output([program, *empty, "-machine", machine, "-cpu", cpu], within=_WITHIN, stdin=b"quit\n")
     except OSError:
         return None
     except NoAnswer as silent:

@@ -57,11 +57,11 @@ class Keeper:
         self._refused: dict[str, None] = {}  # in this try
         self._trouble = Trouble(_log, logging.WARNING, "users' keys and passwords")
 
-    def agent_is(self, there: bool) -> None:
+    def agent_is(self, connected: bool) -> None:
         """Note, in libvirt's thread, that the agent has connected or is gone. What it had set in the guest may be gone
         too."""
-        self._has_agent = there
-        self._starts += there
+        self._has_agent = connected
+        self._starts += connected
         self._news.set()
 
     def end(self) -> None:

@@ -207,10 +207,10 @@ def _forget_the_numbers(state: Path) -> None:
     """
     for status in state.glob("*.xml"):
         text, of_qemu = status.read_text(), status.with_suffix(".pid")
-        found = _NUMBER.search(text)
-        if found is None:
+        match = _NUMBER.search(text)
+        if match is None:
             continue
-        number = int(found[1])
+        number = int(match[1])
         if number <= 0:
             try:
                 number = int(of_qemu.read_text())  # written by QEMU
@@ -218,8 +218,8 @@ def _forget_the_numbers(state: Path) -> None:
                 number = _NOBODY
         if not _is_qemu(number, status.stem):
             number = _NOBODY
-        if number != int(found[1]):
-            status.write_text(f"{text[: found.start(1)]}{number}{text[found.end(1) :]}")
+        if number != int(match[1]):
+            status.write_text(f"{text[: match.start(1)]}{number}{text[match.end(1) :]}")
             of_qemu.write_text(f"{number}\n")
 
 

@@ -288,8 +288,8 @@ def statistics(domain: Any) -> Mapping[str, Any]:
     wanted = sum(getattr(libvirt, f"VIR_DOMAIN_STATS_{group}") for group in groups)
     with asking_libvirt("tell the domain's statistics"):
         flags = libvirt.VIR_CONNECT_GET_ALL_DOMAINS_STATS_NOWAIT
-        ((_, found),) = domain.connect().domainListGetStats([domain], wanted, flags)
-    numbers: Mapping[str, Any] = found
+        ((_, values),) = domain.connect().domainListGetStats([domain], wanted, flags)
+    numbers: Mapping[str, Any] = values
     return numbers
 
 
@@ -322,11 +322,11 @@ def set_password(domain: Any, user: str, password: str) -> None:
 
 
 @contextmanager
-def agent_told(domain: Any, told: Callable[[bool], object]) -> Iterator[None]:
-    """Call `told` in libvirt's thread when the guest's agent connects (True), and when it disconnects (False)."""
+def agent_told(domain: Any, listener: Callable[[bool], object]) -> Iterator[None]:
+    """Call `listener` in libvirt's thread when the guest's agent connects (True), and when it disconnects (False)."""
 
     def tell(connection: Any, domain: Any, state: int, reason: int, opaque: object) -> None:
-        told(state == libvirt.VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED)
+        listener(state == libvirt.VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED)
 
     connection = domain.connect()
     with suppress(libvirt.libvirtError):  # older than 5.10: each call has libvirt's own deadline then

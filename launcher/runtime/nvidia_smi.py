@@ -54,10 +54,10 @@ def parse_output(ended: Ended) -> Mapping[PCIAddress, GPUReading]:
     return gpus
 
 
-def other_driver(found: Mapping[PCIAddress, GPUReading], fabric_manager: str | None) -> str:
+def other_driver(readings: Mapping[PCIAddress, GPUReading], fabric_manager: str | None) -> str:
     """Return a line if the guest's driver has another version than the Fabric Manager; "" if not, or if the manager's
     version is unknown."""
-    others = sorted({gpu.driver_version for gpu in found.values()} - {fabric_manager})
+    others = sorted({gpu.driver_version for gpu in readings.values()} - {fabric_manager})
     if fabric_manager is None or not others:
         return ""
     return (

@@ -207,8 +207,8 @@ def _lent(arguments: Sequence[str], user: pwd.struct_passwd) -> tuple[Path, ...]
     kvm = [] if "--emulation" in arguments else [Path("/dev/kvm")]
     nodes = forked("the look at sysfs", partial(nodes_of, values_of("--gpu", arguments), sysfs), within=_LOOKED_AT)
     disks = [setting.partition("=")[2] for setting in values_of("--disk", arguments)]
-    given = [Path(path).absolute() for path in values_of("--give", arguments)]
-    named = [*kvm, *nodes.answer(), *(Path(path).absolute() for path in disks if path), *given]
+    lent_by_flag = [Path(path).absolute() for path in values_of("--give", arguments)]
+    named = [*kvm, *nodes.answer(), *(Path(path).absolute() for path in disks if path), *lent_by_flag]
     with _acting_as(user):
         _refuse_out_of_reach(user)
         lacked = [path for path in dict.fromkeys(named) if not _opens(path, os.R_OK | os.W_OK)]
@@ -228,7 +228,7 @@ def _lent(arguments: Sequence[str], user: pwd.struct_passwd) -> tuple[Path, ...]
         reason = reason or lend(path, user)
         if reason is None:
             lent.append(path)
-        elif path not in read or path in given:  # an image that nobody writes to has to be read alone
+        elif path not in read or path in lent_by_flag:  # an image that nobody writes to has to be read alone
             fix = f"let it be {user.pw_name}'s, where that user may go, or name another user: --user NAME"
             raise Refusal(path, reason, fix)
     return tuple(lent)

@@ -54,15 +54,15 @@ def read_progress(root: Path, domain: str, proc: Path = Path("/proc")) -> Progre
     )
 
 
-def words(found: Progress | None, wanted: Wanted) -> str:
+def words(progress: Progress | None, wanted: Wanted) -> str:
     """Return the progress as the log shows it after the domain's name."""
-    if found is None:
+    if progress is None:
         return "libvirt prepares QEMU"
-    memory = f"{_shown(found.memory)} of {_shown(wanted.memory)} GiB of memory are there"
+    memory = f"{_shown(progress.memory)} of {_shown(wanted.memory)} GiB of memory are there"
     if not wanted.devices:
         return memory
-    devices = "" if found.devices is None else f", {found.devices} of {wanted.devices} devices open"
-    return f"{memory}, {_shown(found.pinned)} pinned{devices}"
+    devices = "" if progress.devices is None else f", {progress.devices} of {wanted.devices} devices open"
+    return f"{memory}, {_shown(progress.pinned)} pinned{devices}"
 
 
 def _shown(size: int) -> str:

@@ -191,8 +191,8 @@ def _defined(vm: VM, name: str) -> Any:
     domain, waiting = None, _Waiting(vm, name, lambda: "libvirt looks at QEMU")
     while domain is None or not vm.events.empty():
         match waiting.event():
-            case Defined(found):
-                domain = found
+            case Defined(defined):
+                domain = defined
             case NotStarted(error):
                 raise error
             case StopRequested():

@@ -78,10 +78,10 @@ def restore(domain: Any, xml: str, memory: MemoryFile) -> GuestMark | None:
     if mark is None:
         return None
     tree = ElementTree.fromstring(xml)  # noqa: S314 it is ours
-    here = qemu_of(domain)
-    if (version_in(mark.qemu) or _NEVER) > (version_in(here) or _NEVER):
+    emulator = qemu_of(domain)
+    if (version_in(mark.qemu) or _NEVER) > (version_in(emulator) or _NEVER):
         fix = "resume it with the launcher's image that suspended it, or a later one"
-        raise Refusal(memory.whole, f"was written by QEMU {mark.qemu}, and here is the older {here}", fix)
+        raise Refusal(memory.whole, f"was written by QEMU {mark.qemu}, and here is the older {emulator}", fix)
     cpu = tree.find("cpu")
     is_hosts = cpu is not None and cpu.get("mode") in ("host-passthrough", "maximum")
     if is_hosts and mark.processor != (its := processor()):

@@ -106,11 +106,11 @@ def _wait(child: int, seconds: float | None = None, then: Callable[[], float] | 
 def _end_children(steps: Sequence[tuple[signal.Signals, float]], say: Callable[[str], object]) -> None:
     """End the processes that the worker has left, in bounded time."""
     for signum, seconds in steps:
-        deadline, told = time.monotonic() + seconds, set[int]()
+        deadline, signalled = time.monotonic() + seconds, set[int]()
         while (children := _children()) and (left := deadline - time.monotonic()) > 0:
-            for child in children - told:
+            for child in children - signalled:
                 os.kill(child, signum)
-            told |= children
+            signalled |= children
             signal.sigtimedwait({signal.SIGCHLD}, left)
         if not children:
             return

@@ -40,10 +40,10 @@ def asked_for(arguments: Sequence[str]) -> Handover | None:
 
     This process has no library that reads command lines; its child checks the arguments.
     """
-    users, given, limits = (values_of(flag, arguments) for flag in ("--user", "--give", "--raise"))
+    users, lent, limits = (values_of(flag, arguments) for flag in ("--user", "--give", "--raise"))
     if not users or not users[-1].isascii() or not users[-1].isdecimal():
         return None
-    return Handover(int(users[-1]), tuple(map(Path, given)), tuple(limits))
+    return Handover(int(users[-1]), tuple(map(Path, lent)), tuple(limits))
 
 
 def switch_user(handover: Handover) -> None:
@@ -65,10 +65,10 @@ def switch_user(handover: Handover) -> None:
         os.setgid(user)
         os.setuid(user)
     except OSError as error:
-        given = error.filename is not None
+        is_file = error.filename is not None
         raise Refusal(
-            error.filename if given else f"--user={user}",
-            f"{f'cannot be given to user {user}' if given else 'cannot become that user'}: {error.strerror}",
+            error.filename if is_file else f"--user={user}",
+            f"{f'cannot be given to user {user}' if is_file else 'cannot become that user'}: {error.strerror}",
             "give the container the capabilities CHOWN, SETGID and SETUID (securityContext.capabilities.add), or have "
             "it start as that user and leave --user out",
         ) from error

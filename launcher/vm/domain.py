@@ -103,19 +103,19 @@ def _chassis(name: str, uuid: UUID, guest: Guest, facts: Facts) -> Element:
 
 
 def _devices(
-    asked: Devices, guest: Guest, layout: Layout, devices: GuestDevices, uuid: UUID, facts: Facts, sockets: str
+    fields: Devices, guest: Guest, layout: Layout, devices: GuestDevices, uuid: UUID, facts: Facts, sockets: str
 ) -> list[Element]:
-    """Return all devices except bus 0, in libvirt's order. `asked`: the manifest's. `sockets`: a directory."""
+    """Return all devices except bus 0, in libvirt's order. `fields`: the manifest's. `sockets`: a directory."""
     return [
         *map(guest_pci.bridge, layout.bridges),
         *peripherals.controllers(guest, devices),
         *guest_pci.placeholders(guest, layout),
-        *(disks.disk(disk, guest, has_many_queues=asked.blockMultiQueue) for disk in devices.disks),
-        *disks.filesystems(asked.filesystems, guest),
+        *(disks.disk(disk, guest, has_many_queues=fields.blockMultiQueue) for disk in devices.disks),
+        *disks.filesystems(fields.filesystems, guest),
         *(network.interface(card, guest, uuid) for card in devices.network_cards),
-        *consoles.consoles(asked, sockets, names_agent=facts.own is not None),
+        *consoles.consoles(fields, sockets, names_agent=facts.own is not None),
         *consoles.graphics(devices.screen, sockets),
-        *peripherals.peripherals(asked, devices.inputs, guest),
+        *peripherals.peripherals(fields, devices.inputs, guest),
         *cards.hostdevs(layout.seats, devices.displays, devices.roms, devices.usb),
     ]
 

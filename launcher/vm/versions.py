@@ -147,20 +147,20 @@ _RHEL = {
 }
 
 
-def nearest(machine: str, there: Collection[str] | None) -> str:
+def nearest(machine: str, known_machines: Collection[str] | None) -> str:
     """Return the machine of QEMU's own that is nearest to this one: the newest that is not newer, else the oldest.
 
-    `there`: the machines that QEMU has, None if unknown. A machine without a known version becomes the newest one.
+    `known_machines`: those that QEMU has, None if unknown. A machine without a known version becomes the newest one.
     """
-    if machine in (there or ()) or machine in _NEWEST.values():
+    if machine in (known_machines or ()) or machine in _NEWEST.values():
         return machine
     kind = "virt" if machine.startswith("virt") else "pc-q35"
     wanted = _version(machine)
     if wanted is None:
         return _NEWEST[kind]
-    known = (name for name in there or () if name.startswith(kind))
+    known = (name for name in known_machines or () if name.startswith(kind))
     versions = sorted(version for name in known if (version := _version(name)) is not None)
-    if there is None:
+    if known_machines is None:
         versions = [wanted]
     if not versions:
         return _NEWEST[kind]

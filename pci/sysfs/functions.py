@@ -119,8 +119,8 @@ def read_host(sys: Path) -> Host:
     """Read the node whose /sys is `sys`. Raise NotSysfs as require_sysfs does, CannotLook if it cannot be listed."""
     require_sysfs(sys)
     unread = _Unread()
-    found = unread.all_read(_all_names(sys, DEVICES), partial(_read_function, sys)).values()
-    functions = {function.address: function for function in sorted(found, key=lambda function: function.address)}
+    read = unread.all_read(_all_names(sys, DEVICES), partial(_read_function, sys)).values()
+    functions = {function.address: function for function in sorted(read, key=lambda function: function.address)}
     groups, others, noiommu = _read_groups(sys, functions, unread)
     mdevs = unread.all_read(_names(sys, MDEVS, unread), partial(_read_mdev, sys)).values()
     return Host(
@@ -302,8 +302,8 @@ def _read_mdev_types(
         return tuple(text(sys, f"{directory}/{one}/name") or one for one in names(sys, directory))
 
     of_nvidias = (str(each.address) for each in functions.values() if each.driver == "nvidia")
-    found = unread.all_read(of_nvidias, types)
-    return {PCIAddress.parse(name): its for name, its in found.items() if its}
+    read = unread.all_read(of_nvidias, types)
+    return {PCIAddress.parse(name): its for name, its in read.items() if its}
 
 
 def types_listed(listed: str) -> Mapping[int, str]:

@@ -17,5 +17,5 @@ def read_transparent(sys: Path) -> TransparentPages:
 
 
 def _word(words: str) -> str | None:
-    found = re.search(r"\[([a-z_]{1,20})\]", words)
-    return found[1] if found else None
+    match = re.search(r"\[([a-z_]{1,20})\]", words)
+    return match[1] if match else None

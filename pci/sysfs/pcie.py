@@ -131,10 +131,10 @@ def _total(sys: Path, path: str, name: str) -> int | None:
     lines = text(sys, path)
     if lines is None:
         return None
-    found = re.search(rf"^{name} ([0-9]{{1,20}})$", lines, re.MULTILINE | re.ASCII)
-    if found is None:
+    match = re.search(rf"^{name} ([0-9]{{1,20}})$", lines, re.MULTILINE | re.ASCII)
+    if match is None:
         raise Unreadable(path, f"expected a line {name} with a number")
-    return int(found[1])
+    return int(match[1])
 
 
 def _speed(sys: Path, path: str) -> float | None:
@@ -142,10 +142,10 @@ def _speed(sys: Path, path: str) -> float | None:
     words = text(sys, path)
     if words is None or words.startswith("Unknown"):
         return None
-    found = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9])?) GT/s(?: PCIe)?", words, re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9])?) GT/s(?: PCIe)?", words, re.ASCII)
+    if match is None:
         raise Unreadable(path, f"holds {words[:80]!r}; expected a speed, like 16.0 GT/s PCIe")
-    return float(found[1])
+    return float(match[1])
 
 
 def _lanes(sys: Path, path: str) -> int | None:

@@ -123,9 +123,9 @@ class Publisher:
             each = _without_conditions(each)
         return each if self._takes_taints else _without_tainted(each)
 
-    def _is_as_wanted(self, wanted: SliceObject, there: dict[str, SliceObject]) -> bool:
+    def _is_as_wanted(self, wanted: SliceObject, published: dict[str, SliceObject]) -> bool:
         name = wanted["metadata"]["name"]
-        if (has := there.get(name)) is None:
+        if (has := published.get(name)) is None:
             return False
         sent, version = self._sent.get(name, (None, None))
         if wanted == sent and has["metadata"].get("resourceVersion") == version:

@@ -264,8 +264,8 @@ class Partitions:
             raise Refusal(f"partition {partition_id}", wrong, "it is tried again")
 
     def _may_still_be_activating(self, partition_id: int, at_most: float) -> bool:
-        asked = self._unanswered.get(partition_id)
-        return asked is not None and self._now() - asked < min(at_most, _STILL_COMING)
+        since = self._unanswered.get(partition_id)
+        return since is not None and self._now() - since < min(at_most, _STILL_COMING)
 
     async def _take_back(self, manager: Manager, partition_id: int) -> None:
         """Deactivate a partition of ours and remove its owner; Refusal if the manager does not deactivate it."""

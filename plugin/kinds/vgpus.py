@@ -100,18 +100,18 @@ def _wanted(survey: Survey, card: CutCard, rule: VGPURule | None) -> Iterator[No
 def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: bool) -> Iterator[NodeChange | Problem]:
     """Yield the changes that give the card the `wanted` vGPUs of each type; if none, ours are removed."""
     counts = Counter({plain(name): count for name, count in wanted.items()})
-    there = list(vgpus_of(survey, card))
-    left = counts - Counter(one.name for one in there if not one.ours)
+    vgpus = list(vgpus_of(survey, card))
+    left = counts - Counter(one.name for one in vgpus if not one.ours)
     # The mode of several sizes is set while there is no vGPU. Turning the functions off or on ends it, and so does a
     # boot, and sysfs does not tell it.
     sets_mode = (
         mix
-        and bool(counts - Counter(one.name for one in there))
-        and all(isinstance(one.where, PCIAddress) and one.ours and one.user is None for one in there)
+        and bool(counts - Counter(one.name for one in vgpus))
+        and all(isinstance(one.where, PCIAddress) and one.ours and one.user is None for one in vgpus)
     )
     kept = 0
     # vGPUs in use first: they stay in any case.
-    for one in sorted((one for one in there if one.ours), key=lambda one: one.user is None):
+    for one in sorted((one for one in vgpus if one.ours), key=lambda one: one.user is None):
         if left[one.name] and not sets_mode:
             left[one.name] -= 1
             kept += 1
@@ -122,7 +122,7 @@ def _types(survey: Survey, card: CutCard, wanted: Mapping[str, int], *, mix: boo
             yield Problem(str(one.where), wrong, "apply again when that has ended")
             kept += 1
     if not counts:
-        is_ours = str(card.address) in survey.journal.functions and all(one.ours for one in there)
+        is_ours = str(card.address) in survey.journal.functions and all(one.ours for one in vgpus)
         if is_ours and card.functions and not kept:
             kind = nvidia_vgpu if card.function.driver == nvidia_vgpu.DRIVER else virtual_function
             yield from kind.given_back(survey, card)

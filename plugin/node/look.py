@@ -124,8 +124,8 @@ def _with_ours(host: Host, places: NodeDirectories, config: Config) -> tuple[Hos
         journal = places.roots.journal.read()
     except Broken as error:
         return host, error.problem
-    there = still_there(host, journal)
-    ours: set[PCIAddress | UUID] = {*map(PCIAddress.parse, there.types), *map(UUID, there.mdevs)}
+    devices = still_there(host, journal)
+    ours: set[PCIAddress | UUID] = {*map(PCIAddress.parse, devices.types), *map(UUID, devices.mdevs)}
     return replace(host, vgpu_types=types_of(host, journal), made_vgpus=frozenset(ours)), None
 
 

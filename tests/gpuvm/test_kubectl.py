@@ -108,4 +108,4 @@ def test_who_says_too_much_is_ended() -> None:
 
 
 def test_a_call_has_its_input() -> None:
-    assert run_program(["cat"], given=b"\x00abc").out == b"\x00abc"
+    assert run_program(["cat"], stdin=b"\x00abc").out == b"\x00abc"

@@ -222,7 +222,7 @@ def test_it_does_nothing_for_a_process_that_was_killed_before_it_began(tmp_path:
 
 def test_what_a_program_prints_and_its_exit_code_come_back() -> None:
     command = ("sh", "-c", "cat; echo $GREETING >&2; exit 3")
-    done = output(command, within=allowed(60), given=b"x" * 200_000, environ={"GREETING": "hello"})
+    done = output(command, within=allowed(60), stdin=b"x" * 200_000, environ={"GREETING": "hello"})
     assert (done.returncode, done.stdout, done.stderr) == (3, b"x" * 200_000, b"hello\n")
     assert output(("sh", "-c", "kill -9 $$"), within=allowed(60)).returncode == -9
     with pytest.raises(FileNotFoundError):

@@ -71,26 +71,26 @@ def _matchers(spec: Mapping[str, Any]) -> Mapping[str, Matcher]:
 
 def expand(
     vm: JSONObject,
-    given: Mapping[str, Sequence[TypeObject]],
+    by_flag: Mapping[str, Sequence[TypeObject]],
     beside: Sequence[TypeObject],
     subject: str,
     check: Validator,
 ) -> Expanded:
     """Return the VM with the objects that it names in spec.instancetype and spec.preference filled in.
 
-    `given` has the objects in the files of --instancetype and --preference, `beside` those in the VM's own file; the
+    `by_flag` has the objects in the files of --instancetype and --preference, `beside` those in the VM's own file; the
     ones that KubeVirt installs in every cluster need neither. `subject` stands before a path of the VM in an error.
     UserError for an object that is missing, for an invalid instance type or preference, and for a VM that sets a field
     of its instance type.
     """
     lookups = {
-        field: _look_up(field, matcher, vm, given.get(field, ()), beside, subject)
+        field: _look_up(field, matcher, vm, by_flag.get(field, ()), beside, subject)
         for field, matcher in _matchers(vm["spec"]).items()
     }
     _raise([lookup for lookup in lookups.values() if isinstance(lookup, Problem)])
     types = {field: lookup for field, lookup in lookups.items() if isinstance(lookup, TypeObject)}
     warnings = [lookup for lookup in lookups.values() if isinstance(lookup, str)]
-    if installed := [named for field, named in types.items() if named not in (*given.get(field, ()), *beside)]:
+    if installed := [named for field, named in types.items() if named not in (*by_flag.get(field, ()), *beside)]:
         names = " and ".join(f"{names_of(named.value)[1]} ({named.file})" for named in installed)
         warnings.append(
             f"{subject}spec: as KubeVirt installs them: {names}; a cluster's own are given by a flag or beside"
@@ -128,7 +128,7 @@ def _look_up(
     field: str,
     matcher: Matcher,
     vm: JSONObject,
-    given: Sequence[TypeObject],
+    by_flag: Sequence[TypeObject],
     beside: Sequence[TypeObject],
     subject: str,
 ) -> TypeObject | Problem | str:
@@ -140,19 +140,19 @@ def _look_up(
     """
     path = f"{subject}spec.{field}"
     if matcher.inferFromVolume is not None:
-        return _inferred(field, matcher, given, path)
+        return _inferred(field, matcher, by_flag, path)
     namespace = names_of(vm)[0]
-    matching = [named for named in (*given, *beside) if _is_named(matcher, named, namespace)]
+    matching = [named for named in (*by_flag, *beside) if _is_named(matcher, named, namespace)]
     wanted = f"{matcher.wanted} {matcher.name}"
     if len(matching) > 1:
         files = " and ".join(dict.fromkeys(named.file for named in matching))
         return Problem(path, f"names {wanted}, which is {len(matching)} times in {files}", "leave one")
     if matching:
         return matching[0]
-    if not given and (installed := common(matcher.wanted, matcher.name)) is not None:
+    if not by_flag and (installed := common(matcher.wanted, matcher.name)) is not None:
         return installed
-    there = tuple(kind_and_name(named.value) for named in given)
-    wrong = f"names {wanted}, which is not {f'in the file of --{field}: it has {summary(there)}' if there else 'here'}"
+    names = tuple(kind_and_name(named.value) for named in by_flag)
+    wrong = f"names {wanted}, which is not {f'in the file of --{field}: it has {summary(names)}' if names else 'here'}"
     of = f"-n {namespace} " if namespace and matcher.wanted == matcher.KINDS[1] else ""
     fix = (
         f"get it with `kubectl get {of}{matcher.wanted.lower()} {matcher.name} -o yaml`, and give that with --{field} "
@@ -161,11 +161,11 @@ def _look_up(
     return Problem(path, wrong, fix)
 
 
-def _inferred(field: str, matcher: Matcher, given: Sequence[TypeObject], path: str) -> TypeObject | Problem | str:
+def _inferred(field: str, matcher: Matcher, by_flag: Sequence[TypeObject], path: str) -> TypeObject | Problem | str:
     """Return the only object of the flag's file. KubeVirt takes the name from labels in the cluster, of the volume's
     claim or of the claim's source (pkg/instancetype/infer)."""
-    if len(given) == 1:
-        return given[0]
+    if len(by_flag) == 1:
+        return by_flag[0]
     source = f"is inferred from the labels of volume {excerpt(matcher.inferFromVolume)}, which are in the cluster"
     if matcher.inferFromVolumeFailurePolicy == "Ignore":
         without = f"it goes without, as where there is no label {_LABEL}{field}; give it with --{field} FILE"

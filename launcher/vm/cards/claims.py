@@ -168,7 +168,7 @@ def claim(
                 )
             else:
                 claims[entry] = Claim(entry=entry, device=device, variable=None)
-    given = set(owners)
+    taken = set(owners)
     unasked = _unasked(environ, wanted)
     pools: dict[str, _Pool | None] = {}
     for entry in wanted:
@@ -180,15 +180,15 @@ def claim(
                 pools[entry.wants] = _Pool.of(entry, entry.wants, wanted, environ, unasked, host)
             pool = pools[entry.wants]
             if pool is not None:
-                claims[entry] = Claim(entry=entry, device=pool.next(entry, given), variable=pool.variable)
-                given.add(claims[entry].device)
+                claims[entry] = Claim(entry=entry, device=pool.next(entry, taken), variable=pool.variable)
+                taken.add(claims[entry].device)
         except UserError as error:
             unmet[entry] = error
     by_variable = {pool.variable: pool for pool in pools.values() if pool is not None}
     left_over = tuple(
         LeftOver(pool.variable, left)
         for pool in by_variable.values()
-        if (left := tuple(device for device in pool.devices if device not in given))
+        if (left := tuple(device for device in pool.devices if device not in taken))
     )
     return Claimed(
         claims=tuple(claims[entry] for entry in wanted if entry in claims),
@@ -279,7 +279,7 @@ class _Pool:
             ) from error
         return cls(resource, name, devices, drawing)
 
-    def next(self, entry: Entry, given: set[DeviceID]) -> DeviceID:
+    def next(self, entry: Entry, taken: set[DeviceID]) -> DeviceID:
         if not self.devices:
             raise UserError(
                 entry,
@@ -287,7 +287,7 @@ class _Pool:
                 "expected at least one address: the device plugin allocated nothing, its log says why",
             )
         for device in self.devices:
-            if device not in given:
+            if device not in taken:
                 return device
         if len(self.devices) >= self.wanted:
             raise UserError(
@@ -314,8 +314,8 @@ def _examples(entry: Entry, resource: str) -> tuple[str, ...]:
 
 def _unasked(environ: Mapping[str, str], wanted: tuple[Entry, ...]) -> Mapping[str, DeviceKind]:
     """Return the variables of the contract that no entry draws on, in alphabetical order."""
-    asked = {variable(entry.wants, kind) for entry in wanted if isinstance(entry.wants, str) for kind in DeviceKind}
-    names = sorted(environ.keys() - asked)
+    variables = {variable(entry.wants, kind) for entry in wanted if isinstance(entry.wants, str) for kind in DeviceKind}
+    names = sorted(environ.keys() - variables)
     return {name: kind for name in names for kind in DeviceKind if name.startswith(f"{kind}_")}
 
 

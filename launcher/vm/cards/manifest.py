@@ -55,14 +55,14 @@ class HostDevice(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         either = "either deviceName, a resource of a device plugin's, or claimName and requestName, a request of DRA's"
-        given = self.present_fields("deviceName", "claimName", "requestName")
-        if not given:
+        present = self.present_fields("deviceName", "claimName", "requestName")
+        if not present:
             raise Nonsense("names no device", f"expected {either}")
-        if self.deviceName is not None and len(given) > 1:
-            raise Nonsense(f"has both deviceName and {given[1]}", f"expected {either}")
-        if given == ["requestName"]:
+        if self.deviceName is not None and len(present) > 1:
+            raise Nonsense(f"has both deviceName and {present[1]}", f"expected {either}")
+        if present == ["requestName"]:
             raise Nonsense("has requestName without claimName", "expected the claim, as spec.resourceClaims calls it")
-        if given == ["claimName"]:
+        if present == ["claimName"]:
             raise Nonsense("has claimName without requestName", f"expected the request of {self.claimName} that it is")
         return self
 

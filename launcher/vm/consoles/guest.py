@@ -60,8 +60,8 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, bool]
     displays: dict[str, bool] = {}
     ramfb = ["video"] if has_ramfb else []
     for claim in of_gpus:
-        asked = _asked(gpus[claim.entry.name])
-        if asked is None or not (isinstance(claim.device, UUID) if asked.enabled is None else asked.enabled):
+        options = _asked(gpus[claim.entry.name])
+        if options is None or not (isinstance(claim.device, UUID) if options.enabled is None else options.enabled):
             continue
         if not devices.autoattachGraphicsDevice:
             raise UserError(
@@ -69,8 +69,8 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, bool]
                 "virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false",
                 "expected display.enabled: false, or graphics",
             )
-        displays[claim.alias] = asked.ramFB.enabled
-        if asked.ramFB.enabled:
+        displays[claim.alias] = options.ramFB.enabled
+        if options.ramFB.enabled:
             ramfb.append(str(claim.entry))
     if len(ramfb) > 1:
         raise UserError(

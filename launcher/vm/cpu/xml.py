@@ -26,8 +26,8 @@ def cpu(domain: Domain, guest: Guest, facts: Facts, cells: tuple[Cell, ...], hol
     return element
 
 
-def _model(asked: str | None, guest: Guest, facts: Facts) -> Element:
-    model = asked or _DEFAULT_MODEL[guest.architecture]
+def _model(name: str | None, guest: Guest, facts: Facts) -> Element:
+    model = name or _DEFAULT_MODEL[guest.architecture]
     if model not in _HOST_MODES:
         return E.cpu(E.model(model), mode="custom", match="exact")
     if not facts.kvm and (model == "host-passthrough" or guest.architecture == "arm64"):

@@ -51,7 +51,7 @@ def filesystems(filesystems: Iterable[Filesystem], guest: Guest) -> list[Element
 
 
 def _disk(disk: GuestDisk, driver: Element) -> Element:
-    asked, source, target = disk.manifest, disk.source, disk.manifest.target
+    manifest, source, target = disk.manifest, disk.source, disk.manifest.target
     # Without a source, a drive without a medium: KubeVirt calls that a block device.
     element = E.disk(driver, type=source.type if source else "block", device=target.device)
     if source is not None:
@@ -66,13 +66,13 @@ def _disk(disk: GuestDisk, driver: Element) -> Element:
     element.append(E.target(dev=disk.device, bus=disk.bus, **tray))
     if target.readonly or (source is not None and source.read_only):
         element.append(E.readonly())
-    if asked.shareable:
+    if manifest.shareable:
         element.append(E.shareable())
-    if asked.bootOrder is not None:
-        element.append(E.boot(order=str(asked.bootOrder)))
-    if asked.serial:
-        element.append(E.serial(asked.serial))
-    element.append(E.alias(name=f"ua-{asked.name}"))
+    if manifest.bootOrder is not None:
+        element.append(E.boot(order=str(manifest.bootOrder)))
+    if manifest.serial:
+        element.append(E.serial(manifest.serial))
+    element.append(E.alias(name=f"ua-{manifest.name}"))
     if disk.bus == "scsi":
         # One controller has them all, with the number in the name as the unit.
         element.append(E.address(type="drive", controller="0", bus="0", target="0", unit=str(disk.number)))
@@ -80,16 +80,16 @@ def _disk(disk: GuestDisk, driver: Element) -> Element:
 
 
 def _driver(disk: GuestDisk) -> Element:
-    asked, source = disk.manifest, disk.source
+    manifest, source = disk.manifest, disk.source
     element = E.driver(name="qemu", type=source.format if source else "raw")
     if source is not None:
         element.set("cache", disk.cache)
         # KubeVirt has io=native also for a file without holes.
-        io = asked.io or ("native" if source.block and disk.cache == "none" else None)
+        io = manifest.io or ("native" if source.block and disk.cache == "none" else None)
         if io is not None and not (io == "native" and disk.cache == "writethrough"):
             element.set("io", io)
-    element.set("error_policy", asked.errorPolicy)
-    if asked.target.device != "cdrom" or source is None or source.unmap:
+    element.set("error_policy", manifest.errorPolicy)
+    if manifest.target.device != "cdrom" or source is None or source.unmap:
         element.set("discard", "unmap")
     return element
 

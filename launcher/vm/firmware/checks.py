@@ -58,7 +58,7 @@ def firmware(guest: Guest, images: tuple[FirmwareImage, ...]) -> Iterator[Findin
         if any(
             arch == architecture and fnmatchcase(_versioned(guest.machine), pattern) for arch, pattern in image.targets
         )
-        and all((feature in image.features) is asked for feature, asked in wanted.items())
+        and all((feature in image.features) is enabled for feature, enabled in wanted.items())
         and required <= image.features
         and (image.is_stateless or not is_measured)
     ]

@@ -19,9 +19,9 @@ def laid_out(
     host: Host | None,
     facts: Facts,
     pinned: Pinning | None,
-    given: tuple[Cell, ...] = (),
+    fixed: tuple[Cell, ...] = (),
 ) -> Layout:
-    """Return the layout that the guest asks for, with its NUMA cells. `pinned`: the guest's own CPUs. `given`: the
+    """Return the layout that the guest asks for, with its NUMA cells. `pinned`: the guest's own CPUs. `fixed`: the
     cells that the guest has in any case; empty if they follow from its cards.
 
     UserError if there are too few seats, if a topology needs an unknown host, and if a strict topology cannot be had.
@@ -41,7 +41,7 @@ def laid_out(
         for card, function in functions.items()
     }
     wanted = tuple(sorted({node for node in nodes.values() if node is not None}))
-    cells = given or cells_of_nodes(guest, pinned, facts, wanted)
+    cells = fixed or cells_of_nodes(guest, pinned, facts, wanted)
     cell_of = {cell.node: number for number, cell in enumerate(cells)}
     upstream = {}
     for card, function in functions.items():

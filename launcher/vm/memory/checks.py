@@ -248,23 +248,23 @@ def _shown(page: int) -> str:
 _WORTH_SAYING = 10.0  # seconds
 
 
-def slow_start(guest: Guest, found: MemoryAllocation) -> Finding | None:
+def slow_start(guest: Guest, allocation: MemoryAllocation) -> Finding | None:
     """Return a note if the memory alone takes longer than a start does otherwise."""
-    if found.seconds < _WORTH_SAYING:
+    if allocation.seconds < _WORTH_SAYING:
         return None
-    wrong = f"takes about {found.seconds:.0f} s before the guest's first instruction: it is {says(found)}"
-    return Finding(Severity.NOTE, Problem("the guest's memory", wrong, _sooner(guest, found)))
+    wrong = f"takes about {allocation.seconds:.0f} s before the guest's first instruction: it is {says(allocation)}"
+    return Finding(Severity.NOTE, Problem("the guest's memory", wrong, _sooner(guest, allocation)))
 
 
-def _sooner(guest: Guest, found: MemoryAllocation) -> str:
-    large = in_huge_pages(found)
-    if large.page > found.page:
+def _sooner(guest: Guest, allocation: MemoryAllocation) -> str:
+    large = in_huge_pages(allocation)
+    if large.page > allocation.page:
         setting = "advise > shmem_enabled" if guest.is_memfd else "madvise > enabled"
         return (
             f"in huge pages it takes about {large.seconds:.0f} s: on the node, in /sys/kernel/mm/transparent_hugepage, "
             f"echo {setting}, or give the VM memory.hugepages"
         )
-    if found.threads >= MOST_COUNTED:
+    if allocation.threads >= MOST_COUNTED:
         return "its pages are large, and its threads enough: only less memory takes less time"
     if guest.emulator_cpus:
         return "leave cpu.isolateEmulatorThread out: its CPU has to do all of that"

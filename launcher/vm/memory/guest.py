@@ -53,15 +53,15 @@ def allocation(guest: Guest, layout: Layout, node: TransparentPages) -> MemoryAl
     return _of(guest.memory, page, max(threads(guest, layout), 1))
 
 
-def in_huge_pages(found: MemoryAllocation) -> MemoryAllocation:
+def in_huge_pages(allocation: MemoryAllocation) -> MemoryAllocation:
     """Return the same allocation in huge pages."""
-    return _of(found.size, max(found.page, _HUGE), found.threads)
+    return _of(allocation.size, max(allocation.page, _HUGE), allocation.threads)
 
 
-def says(found: MemoryAllocation) -> str:
+def says(allocation: MemoryAllocation) -> str:
     """Return the allocation in words: `128Gi in pages of 4Ki, by 8 threads`."""
-    by = f"{found.threads} threads" if found.threads > 1 else "1 thread"
-    return f"{written(found.size)} in pages of {written(found.page)}, by {by}"
+    by = f"{allocation.threads} threads" if allocation.threads > 1 else "1 thread"
+    return f"{written(allocation.size)} in pages of {written(allocation.page)}, by {by}"
 
 
 def _of(size: int, page: int, threads: int) -> MemoryAllocation:

@@ -26,10 +26,10 @@ def read_pod_interfaces(spec: Spec, root: Path = Path("/"), seconds: float = 0.0
     """
     second = second_networks(spec)
     functions = [network for network in second if network.interface.method == "sriov"]
-    told = _told(spec, functions, root, seconds)
+    attachments = _told(spec, functions, root, seconds)
     interfaces = {}
     for network in second:
-        known = told.get(network.name)
+        known = attachments.get(network.name)
         if network in functions:
             if known is not None:
                 interfaces[network.name] = known
@@ -45,11 +45,11 @@ def _told(spec: Spec, functions: list[SecondNetwork], root: Path, seconds: float
     """Return Multus' answer as soon as it names all these virtual functions, or at the deadline."""
     deadline = time.monotonic() + seconds
     while True:
-        told = attached_to_the_pod(spec, _statuses(root))
-        known = (told.get(network.name) for network in functions)
+        attachments = attached_to_the_pod(spec, _statuses(root))
+        known = (attachments.get(network.name) for network in functions)
         is_known = all(interface is not None and interface.function is not None for interface in known)
         if is_known or time.monotonic() >= deadline:
-            return told
+            return attachments
         time.sleep(0.2)
 
 

@@ -70,11 +70,11 @@ def says_the_same(text: str, spec: Spec, namespace: str) -> bool:
     """Return whether an annotation for Multus, in either of its forms, asks for the same as annotations(): the networks
     of the VM in its `namespace`, in any order, and for their interfaces nothing more."""
     try:
-        asked = _read_selection(text)
+        selections = _read_selection(text)
     except (ValueError, RecursionError):
         return False
     ours = [{"namespace": namespace, **_selection(network)} for network in second_networks(spec)]
-    for selection in asked:
+    for selection in selections:
         selection = {"namespace": namespace, **selection}
         same = next((each for each in ours if selection.items() <= each.items()), None)
         if same is None:

@@ -68,8 +68,8 @@ class LaunchSecurity(Object):
     @property
     def of_owner(self) -> Mapping[str, str]:
         """The values from the guest's owner to the firmware, by their names, in libvirt's order."""
-        given = {} if self.sev is None else {"dhCert": self.sev.dhCert, "session": self.sev.session}
-        return {name: text for name, text in given.items() if text is not None}
+        texts = {} if self.sev is None else {"dhCert": self.sev.dhCert, "session": self.sev.session}
+        return {name: text for name, text in texts.items() if text is not None}
 
     @property
     def technology(self) -> Confidentiality:

@@ -27,23 +27,24 @@ def facts_of_volumes(spec: Spec, root: Path, sys: Path, own: OwnMachine | None =
 
     A missing volume counts as a claim with a file system, or as a qcow2 image; needs_of() says that it is missing.
     """
-    given = own.disks if own is not None else {}
+    own_disks = own.disks if own is not None else {}
     claims = {
         volume.name: paths.below(root, paths.block_device(volume.name))
         for volume in spec.volumes
         if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral")
     }
-    block = frozenset(name for name, device in {**claims, **given}.items() if device.is_block_device())
+    block = frozenset(name for name, device in {**claims, **own_disks}.items() if device.is_block_device())
     images = {volume.name: disks_in_image(volume, root) for volume in spec.volumes if volume.kind == "containerDisk"}
     matching = {
-        disk.name: given.get(disk.name) or paths.below(root, paths.claimed_disk(disk.name, is_block=disk.name in block))
+        disk.name: own_disks.get(disk.name)
+        or paths.below(root, paths.claimed_disk(disk.name, is_block=disk.name in block))
         for disk in spec.disks
         if disk.blockSize.matches_volume
     }
     sizes = {name: sizes for name, disk in matching.items() if (sizes := _sizes(disk, sys)) is not None}
-    raw_images = {name for name, found in images.items() if len(found) == 1 and is_qcow2(found[0]) is False}
+    raw_images = {name for name, files in images.items() if len(files) == 1 and is_qcow2(files[0]) is False}
     # A guest writes what it likes into a raw file, so that the name says the format, and not the content.
-    raw_images |= {name for name, path in given.items() if name not in block and path.suffix != ".qcow2"}
+    raw_images |= {name for name, path in own_disks.items() if name not in block and path.suffix != ".qcow2"}
     facts = Facts(block=block, raw_images=frozenset(raw_images), block_sizes=sizes, own=own)
     no_direct_io = frozenset(
         volume.name

@@ -110,14 +110,14 @@ def _of_claim(whose: str, volume: Volume, image: Path) -> Brought:
 def _of_own_machine(whose: str, disk: DiskSource) -> tuple[Need, ...]:
     """Return the user's image, and the overlay for the guest's writes if the image is to stay as it is: it lasts until
     the VM ends, as in a pod."""
-    given = disk.below or disk
-    image = Path(given.path)
-    if not given.block:
-        refuse_other_format(whose, image, given.format, by_name=True)
-        refuse_unfit(whose, image, given.format)
-    is_guests = given is disk and given.format == "raw"
-    brought = () if given.block else (replace(_brought(whose, image), is_guests=is_guests),)
-    return brought if given is disk else (*brought, Overlay(Path(disk.path), image, given.format, stays=False))
+    own_image = disk.below or disk
+    image = Path(own_image.path)
+    if not own_image.block:
+        refuse_other_format(whose, image, own_image.format, by_name=True)
+        refuse_unfit(whose, image, own_image.format)
+    is_guests = own_image is disk and own_image.format == "raw"
+    brought = () if own_image.block else (replace(_brought(whose, image), is_guests=is_guests),)
+    return brought if own_image is disk else (*brought, Overlay(Path(disk.path), image, own_image.format, stays=False))
 
 
 def _of_node(whose: str, volume: Volume, file: Path) -> tuple[Brought | RawDisk, ...]:

@@ -53,8 +53,8 @@ class DiskSource(NamedTuple):
 def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> DiskSource:
     """Return the source of the volume at spec.volumes[index]."""
     name, place = volume.name, facts.place
-    if (given := _given(volume, facts)) is not None:
-        return _overlay(name, given, facts) if volume.kind in OVERLAID else given
+    if (own_image := _given(volume, facts)) is not None:
+        return _overlay(name, own_image, facts) if volume.kind in OVERLAID else own_image
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
             return _claim(name, facts)
@@ -86,8 +86,8 @@ def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Disk
 def brought_disk(volume: Volume, facts: Facts) -> str | None:
     """Return the disk that the pod, or the user of an own machine, brings for a volume; None for a volume of another
     kind. Of the facts it takes `block` and `own`."""
-    if (given := _given(volume, facts)) is not None:
-        return given.path
+    if (own_image := _given(volume, facts)) is not None:
+        return own_image.path
     if volume.hostDisk is not None:
         return paths.disk_image(volume.name, PurePosixPath(volume.hostDisk.path).name)
     if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral"):

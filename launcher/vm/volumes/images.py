@@ -31,16 +31,16 @@ def output(
     command: Sequence[str | os.PathLike[str]],
     *,
     package: str,
-    given: bytes = b"",
+    stdin: bytes = b"",
     environ: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return what a program prints, with `given` on its standard input and `environ` over this process's environment.
+    """Return what a program prints, with `stdin` on its standard input and `environ` over this process's environment.
 
     Raise Refusal in the program's own words if it fails, and with the Debian `package` to install if it is missing.
     """
     name = command[0]
     try:
-        done = child.output(command, within=_PATIENCE, given=given, environ={**(environ or {}), "LC_ALL": "C.UTF-8"})
+        done = child.output(command, within=_PATIENCE, stdin=stdin, environ={**(environ or {}), "LC_ALL": "C.UTF-8"})
     except FileNotFoundError as error:
         fix = f"install the package {package}"
         raise Refusal(name, "is not installed, and makes the guest's disks", fix) from error
@@ -176,10 +176,10 @@ def other_files(header: bytes) -> OtherFiles:
 def refuse_other_files(image: Path, expected: OtherFiles) -> None:
     """Raise Refusal for a qcow2 image that names other files than those with which it was made."""
     with image.open("rb") as file:
-        found = other_files(file.read(_FIRST_CLUSTER))
-    if found != expected:
-        backing = f"the backing file {found.backing[:_LONGEST]!r}, as {found.format[:_LONGEST]!r}"
-        what = "a data file" if found.has_data_file else backing if found.backing else "no backing file"
+        others = other_files(file.read(_FIRST_CLUSTER))
+    if others != expected:
+        backing = f"the backing file {others.backing[:_LONGEST]!r}, as {others.format[:_LONGEST]!r}"
+        what = "a data file" if others.has_data_file else backing if others.backing else "no backing file"
         raise Refusal(
             image, f"is not what was made here: it has {what}", "take it away, the guest's disk is made there"
         )
@@ -240,7 +240,7 @@ def write_iso(iso: ISO, path: Path) -> None:
     command = ("bsdtar", "--create", "--format", "iso9660", "--file", "-", "@-")
     # In a pod with a read-only root there is no other place: libarchive spools there, in a file without a name.
     beside = {"TMPDIR": str(path.parent)}
-    image = output(command, package="libarchive-tools", given=_tar(iso.files), environ=beside)
+    image = output(command, package="libarchive-tools", stdin=_tar(iso.files), environ=beside)
     path.write_bytes(_labelled(image, iso.label).ljust(whole_blocks(len(image)), b"\0"))
 
 

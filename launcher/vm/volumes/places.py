@@ -215,9 +215,9 @@ def mounted_files(volume: str, directory: Path) -> Mapping[str, bytes]:
     whose = f"the volume {volume!r}"
     try:
         data = directory / _DATA
-        there = data.resolve(strict=True) if data.is_symlink() else directory.resolve(strict=True)
-        files = sorted(path for path in there.rglob("*") if path.is_file() or path.is_symlink())
-        return {str(path.relative_to(there)): regular_file(whose, path, directory).read_bytes() for path in files}
+        version = data.resolve(strict=True) if data.is_symlink() else directory.resolve(strict=True)
+        files = sorted(path for path in version.rglob("*") if path.is_file() or path.is_symlink())
+        return {str(path.relative_to(version)): regular_file(whose, path, directory).read_bytes() for path in files}
     except OSError as error:
         fix = f"expected the pod to mount it at {directory}"
         raise Refusal(whose, f"cannot be read: {error.strerror}", fix) from error
