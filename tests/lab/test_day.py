@@ -341,10 +341,11 @@ def test_with_the_taint_the_lost_vms_start_on_the_other_node_and_never_in_two_pl
 def test_a_drained_vm_ends_within_its_grace_and_waits_for_a_node(lab: Lab, terminal: Terminal, timed: Timed) -> None:
     uid = _uid(lab.cluster.get("pod", "desk-0"))
     lab.box.spawn("desk-log", *lab.cluster.argv("logs", "--follow", "desk-0"))
+    log = lab.box.logs / "desk-log.log"
+    lab.until("its log is followed", log.read_text, 30)
     with timed("drain"):
         drain = ("drain", lab.node.name, "--ignore-daemonsets", "--delete-emptydir-data", f"--pod-selector={ID}=desk")
         lab.cluster.kubectl(*drain, seconds=150)
-    log = lab.box.logs / "desk-log.log"
     lab.until("the launcher's last words", lambda: "default_desk-0 has ended: as requested" in log.read_text(), 30)
     lab.until("another pod", lambda: _uid(lab.cluster.get("pod", "desk-0")) != uid, 60)
     lab.unschedulable("desk-0")
