@@ -2,6 +2,8 @@
 
 import re
 import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -41,13 +43,14 @@ _RANDOM, _RANDOM_LENGTH = "bcdfghjklmnpqrstvwxz2456789", 5
 _MOST_BARS = 1 << 46  # bytes; what a CPU with 46 address bits can reach
 
 
-def pod(
-    flags: VMFlags,
-    logs: LogFlags,
+@dataclass(frozen=True, kw_only=True)
+class PodFlags(VMFlags):
+    """A VM, and how its pod is to be made."""
+
     image: Annotated[
         str | None,
         typer.Option(metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
-    ] = None,
+    ] = None
     as_kind: Annotated[
         Kind | None,
         typer.Option(
@@ -56,10 +59,10 @@ def pod(
             help="What runs it: pod, deployment, statefulset or job.  [default: pod; of a pool "
             "statefulset, of a replica set deployment]",
         ),
-    ] = None,
+    ] = None
     replicas: Annotated[
         int | None, typer.Option("--replicas", metavar="N", min=0, help="How many VMs, each with its own name.")
-    ] = None,
+    ] = None
     max_unavailable: Annotated[
         int | None,
         typer.Option(
@@ -68,21 +71,21 @@ def pod(
             min=0,
             help="Print a PodDisruptionBudget as well: how many of them may be away while nodes are drained.",
         ),
-    ] = None,
-    block_volume: BlockVolume = None,
+    ] = None
+    block_volume: BlockVolume = None
     node_devices: Annotated[
         str,
         typer.Option(metavar="DOMAIN", help="The domain of the resources that are /dev/kvm and the like."),
-    ] = NODE_DEVICES,
+    ] = NODE_DEVICES
     start: Annotated[
         bool, typer.Option("--start", help="Start a VM that is not to run: Halted, running: false, or neither.")
-    ] = False,
+    ] = False
     dra: Annotated[
         bool,
         typer.Option(
             "--dra", help="Have DRA give the cards: print the ResourceClaimTemplate that says which ones too."
         ),
-    ] = False,
+    ] = False
     cluster: Annotated[
         Path | None,
         typer.Option(
@@ -91,15 +94,15 @@ def pod(
             help="With --dra: what `kubectl get resourceslices -o json` prints, to look up NVML's UUIDs; or what fit "
             "takes.",
         ),
-    ] = None,
+    ] = None
     level: Annotated[
         Level,
         typer.Option("--level", help="The Pod Security level that has to admit the pod: docs/restricted.md."),
-    ] = Level.PRIVILEGED,
+    ] = Level.PRIVILEGED
     apparmor: Annotated[
         bool,
         typer.Option("--apparmor", help="The nodes have AppArmor, and the profile that deploy/node has for it."),
-    ] = False,
+    ] = False
     pass_annotation: Annotated[
         list[str] | None,
         Flag(
@@ -107,7 +110,7 @@ def pod(
             metavar="PREFIX",
             parser=annotation_prefix,
         ),
-    ] = None,
+    ] = None
     metrics: Annotated[
         int | None,
         typer.Option(
@@ -117,7 +120,7 @@ def pod(
             max=65535,
             help="Serve Prometheus metrics of the VM there.",
         ),
-    ] = None,
+    ] = None
     allow_host: Annotated[
         list[str] | None,
         Flag(
@@ -125,7 +128,7 @@ def pod(
             metavar="NAME",
             parser=host_name,
         ),
-    ] = None,
+    ] = None
     owner: Annotated[
         str | None,
         typer.Option(
@@ -133,7 +136,7 @@ def pod(
             metavar="UID",
             help="The uid of the Pod, or its controller, in the cluster: the config map is deleted with it.",
         ),
-    ] = None,
+    ] = None
     bars: Annotated[
         str | None,
         typer.Option(
@@ -142,115 +145,138 @@ def pod(
             help="The BARs of a device, those of the largest: the pod's memory has room for page tables.  "
             "[default: 128Gi]",
         ),
-    ] = None,
+    ] = None
     kernel: Annotated[
         str | None,
         typer.Option("--kernel", metavar="VERSION", help="The oldest kernel of the nodes, like 6.12.  [default: any]"),
-    ] = None,
+    ] = None
     no_datavolumes: Annotated[
         bool, typer.Option("--no-datavolumes", help="Leave out DataVolumes: the claims of its templates are there.")
-    ] = False,
-) -> None:
+    ] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", self.node_devices):
+            raise UserError(f"--node-devices {self.node_devices}", "is no domain", f"expected one like {NODE_DEVICES}")
+        if self.image is not None and not re.fullmatch(r"[!-~]+", self.image):
+            fix = "expected one like registry.example.com/gpu-launcher:1.0"
+            raise UserError(f"--image {self.image}", "is no image", fix)
+        if self.pass_annotation and self.level is Level.PRIVILEGED:
+            wrong = "is for --level baseline and restricted: a pod of privileged has all of the VM's annotations"
+            raise UserError(FLAG, wrong, "leave it out, or add --level")
+        if self.allow_host and self.metrics is None:
+            raise UserError(ALLOW_HOST, "is for --metrics", "add --metrics, or leave it out")
+        if self.cluster is not None and not self.dra:
+            raise UserError("--cluster", "is for --dra: a device plugin gives any card", "add --dra, or leave it out")
+        if self.cluster == STDIN and self.vm == STDIN:
+            raise UserError("--cluster -", "standard input is the VM already", "name a file for one of them")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the words that repeat these flags, except those of one call: --start, --dra, --cluster and --owner."""
+        return (
+            *_words("--image", self.image),
+            *_words("--as", self.as_kind and self.as_kind.value),
+            *_words("--replicas", self.replicas),
+            *_words("--max-unavailable", self.max_unavailable),
+            *_words("--block-volume", *self.block_volume or ()),
+            *_words("--node-devices", None if self.node_devices == NODE_DEVICES else self.node_devices),
+            *_words("--level", None if self.level is Level.PRIVILEGED else self.level.value),
+            *["--apparmor"] * self.apparmor,
+            *_words(FLAG, *self.pass_annotation or ()),
+            *_words("--metrics", self.metrics),
+            *_words(ALLOW_HOST, *self.allow_host or ()),
+            *_words("--bars", self.bars),
+            *_words("--kernel", self.kernel),
+            *["--no-datavolumes"] * self.no_datavolumes,
+        )
+
+    def run(self, vm: ParsedVM) -> Run:
+        """Return what the flags say, and else the manifest."""
+        controller, number = vm.many or (Kind.POD.value, None)
+        replicas = number if self.replicas is None else self.replicas
+        return Run(self.as_kind or Kind(controller), replicas, self.max_unavailable)
+
+
+def pod(flags: PodFlags, logs: LogFlags) -> None:
     """Print the Pod that runs a VM, and what it needs, for `kubectl apply -f -`; of several VMs, that of each."""
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node_devices):
-        raise UserError(f"--node-devices {node_devices}", "is no domain", f"expected one like {NODE_DEVICES}")
-    if image is not None and not re.fullmatch(r"[!-~]+", image):
-        raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
     card = mapped_bars(
-        ANY_CARD.size if bars is None else _size(bars),
-        None if kernel is None else parse_version(kernel, "--kernel", "6.12"),
+        ANY_CARD.size if flags.bars is None else _size(flags.bars),
+        None if flags.kernel is None else parse_version(flags.kernel, "--kernel", "6.12"),
     )
-    default = f"gpu-launcher:{version('gpu-launcher')}"
-    if pass_annotation and level is Level.PRIVILEGED:
-        wrong = "is for --level baseline and restricted: a pod of privileged has all of the VM's annotations"
-        raise UserError(FLAG, wrong, "leave it out, or add --level")
-    if allow_host and metrics is None:
-        raise UserError(ALLOW_HOST, "is for --metrics", "add --metrics, or leave it out")
-    if cluster is not None and not dra:
-        raise UserError("--cluster", "is for --dra: a device plugin gives any card", "add --dra, or leave it out")
-    if cluster == STDIN and flags.vm == STDIN:
-        raise UserError("--cluster -", "standard input is the VM already", "name a file for one of them")
-    words = (
-        *_words("--image", image),
-        *_words("--as", as_kind and as_kind.value),
-        *_words("--replicas", replicas),
-        *_words("--max-unavailable", max_unavailable),
-        *_words("--block-volume", *block_volume or ()),
-        *_words("--node-devices", None if node_devices == NODE_DEVICES else node_devices),
-        *_words("--level", None if level is Level.PRIVILEGED else level.value),
-        *["--apparmor"] * apparmor,
-        *_words(FLAG, *pass_annotation or ()),
-        *_words("--metrics", metrics),
-        *_words(ALLOW_HOST, *allow_host or ()),
-        *_words("--bars", bars),
-        *_words("--kernel", kernel),
-        *["--no-datavolumes"] * no_datavolumes,
-        *logs.arguments,
-    )
+    image = flags.image or f"gpu-launcher:{version('gpu-launcher')}"
     vms = every_vm(flags, "".join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH)))
-    refuse_other_volumes([parsed.instance for parsed in vms], {"--block-volume": block_volume})
-    if owner is not None:
-        _check_owner(owner, len(vms))
-    snapshot = None if cluster is None else read_cluster(cluster)
+    refuse_other_volumes([vm.instance for vm in vms], {"--block-volume": flags.block_volume})
+    if flags.owner is not None:
+        _check_owner(flags.owner, len(vms))
+    snapshot = None if flags.cluster is None else read_cluster(flags.cluster)
     made: list[PodObject] = []
     errors: list[ProgramError] = []
-    warnings: list[str] = []
-    for parsed in vms:
+    for vm in vms:
         refused: list[ProgramError] = []
-        if dra:
-            attempt(partial(refuse_unknown_ids, parsed.instance.metadata.annotations.selection, snapshot), refused)
-        block = frozenset(volume.name for volume in parsed.instance.spec.volumes) & set(block_volume or ())
+        if flags.dra:
+            attempt(partial(refuse_unknown_ids, vm.instance.metadata.annotations.selection, snapshot), refused)
+        block = frozenset(volume.name for volume in vm.instance.spec.volumes) & set(flags.block_volume or ())
         made += (
             attempt(
                 partial(
                     objects,
-                    parsed,
-                    image=image or default,
+                    vm,
+                    image=image,
                     block=block,
-                    node_devices=node_devices,
-                    start=start,
-                    imports=not no_datavolumes,
-                    dra=dra,
-                    owner=owner,
+                    node_devices=flags.node_devices,
+                    start=flags.start,
+                    imports=not flags.no_datavolumes,
+                    dra=flags.dra,
+                    owner=flags.owner,
                     logs=logs.arguments,
-                    metrics=metrics,
-                    hosts=allow_host or (),
-                    run=_run(parsed, as_kind, replicas, max_unavailable),
-                    confinement=Confinement(level, apparmor, tuple(pass_annotation or ())),
+                    metrics=flags.metrics,
+                    hosts=flags.allow_host or (),
+                    run=flags.run(vm),
+                    confinement=Confinement(flags.level, flags.apparmor, tuple(flags.pass_annotation or ())),
                     card=card,
-                    words=words,
+                    words=(*flags.words, *logs.arguments),
                 ),
                 refused,
             )
             or ()
         )
-        errors += [error.changed(parsed.located) for error in refused]
-        if no_datavolumes and (left_out := data_volumes(parsed)):
-            names = ", ".join(volume["metadata"]["name"] for volume in left_out)
-            warnings.append(f"{parsed.instance.metadata.name}: claims of these names have to be there, filled: {names}")
+        errors += [error.changed(vm.located) for error in refused]
     if errors:
         raise together(errors)
-    if not image:
-        say_notes([f"the pod's image is {default}, which no registry has: name yours with --image"])
-    notes: list[str] = []
-    for parsed in vms:
-        vmi = parsed.instance
+    if flags.image is None:
+        say_notes([f"the pod's image is {image}, which no registry has: name yours with --image"])
+    pods = [(each["metadata"]["name"], spec) for each in made if (spec := pod_spec(each)) is not None]
+    say_notes([waits for name, spec in pods if (waits := waits_for(name, spec, flags.node_devices)) is not None])
+    say(
+        "warning",
+        [
+            *(_without_datavolumes(vms) if flags.no_datavolumes else ()),
+            *_of_start(vms),
+            *(str(problem) for name, spec in pods for problem in for_containers(name, spec)),
+        ],
+    )
+    print_text(documents(made))
+
+
+def _without_datavolumes(vms: Iterable[ParsedVM]) -> Iterator[str]:
+    for vm in vms:
+        if left_out := data_volumes(vm):
+            names = ", ".join(volume["metadata"]["name"] for volume in left_out)
+            yield f"{vm.instance.metadata.name}: claims of these names have to be there, filled: {names}"
+
+
+def _of_start(vms: Iterable[ParsedVM]) -> Iterator[str]:
+    """Yield what keeps a VM from starting everywhere, or its memory from being saved in time."""
+    for vm in vms:
+        vmi, annotations = vm.instance, vm.instance.metadata.annotations
         other = foreign(vmi.spec.domain.machine.type)
-        if other is not None and not vmi.metadata.annotations.nearest_machine:
-            warnings.append(str(parsed.located(other)))
-        if vmi.metadata.annotations.suspends_on_drain:
+        if other is not None and not annotations.nearest_machine:
+            yield str(vm.located(other))
+        if annotations.suspends_on_drain:
             short = too_short(guest_of(vmi).memory, vmi.spec.terminationGracePeriodSeconds)
             if short is not None:
-                warnings.append(str(parsed.located(short.problem)))
-    for each in made:
-        if (spec := pod_spec(each)) is not None:
-            name = each["metadata"]["name"]
-            warnings += map(str, for_containers(name, spec))
-            if (waits := waits_for(name, spec, node_devices)) is not None:
-                notes.append(waits)
-    say_notes(notes)
-    say("warning", warnings)
-    print_text(documents(made))
+                yield str(vm.located(short.problem))
 
 
 def _words(flag: str, *values: object) -> list[str]:
@@ -265,12 +291,6 @@ def _size(bars: str) -> int:
     if size > _MOST_BARS:
         raise UserError(f"--bars {bars}", "is more than any device has", f"expected {written(_MOST_BARS)} at most")
     return size
-
-
-def _run(parsed: ParsedVM, kind: Kind | None, replicas: int | None, max_unavailable: int | None) -> Run:
-    """What the flags say, and else the manifest."""
-    controller, number = parsed.many or (Kind.POD.value, None)
-    return Run(kind or Kind(controller), number if replicas is None else replicas, max_unavailable)
 
 
 def _check_owner(uid: str, vms: int) -> None:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 from lxml import etree
 
-from launcher.commands.options import VMFlags
-from launcher.commands.pod import pod
+from launcher.commands.pod import PodFlags, pod
 from launcher.commands.schema import json_schema
 from launcher.manifest.inputs import read_input
 from launcher.vm.versions import newer_elements
@@ -243,7 +242,7 @@ def test_several_mutated_manifests_have_pods_or_lines(
         capfd.readouterr()
 
         def make() -> bool:
-            pod(VMFlags(vm=path), LogFlags())
+            pod(PodFlags(vm=path), LogFlags())
             return True
 
         made = text_or_lines(make, lambda: capfd.readouterr().err)
