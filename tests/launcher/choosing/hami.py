@@ -1,4 +1,4 @@
-"""The rows of docs/choosing.md's table of HAMi's rules, and the cards that they are asked of: a node for each."""
+"""HAMi's rules in rows, some of which docs/choosing.md shows, and the cards that they are asked of: a node for each."""
 
 import re
 from collections.abc import Iterable, Mapping
