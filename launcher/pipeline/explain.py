@@ -306,8 +306,8 @@ def _backend(*, by_iommufd: bool, is_confidential: bool) -> Backend:
             "capability SYS_RESOURCE what all VMs of one user on the node have pinned is counted as one",
         }
     why = (
-        "IOMMUFD needs libvirt 12.2 and a kernel that has it, which Debian's have not, and with it cards reach each "
-        "other only from Linux 6.19 and QEMU 11 on"
+        "IOMMUFD needs libvirt 12.2 and a kernel with it, which Debian's lack, and with it cards reach each other "
+        "only from Linux 6.19 and QEMU 11 on"
     )
     confidential = f". A confidential guest with cards needs IOMMUFD ({VFIO}): whether this one starts was not tried"
     return {"by": "groups", "why": why + confidential * is_confidential}

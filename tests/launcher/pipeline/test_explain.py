@@ -59,8 +59,8 @@ def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machin
         "          0000:01:00.1  audio  0000:02:00.1  11     0\n"
         "gpu gpu1, gpu gpu2: from nvidia.com/GA102_GEFORCE_RTX_3090, by\n"
         "  PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090\n"
-        "VFIO: by groups; IOMMUFD needs libvirt 12.2 and a kernel that has it, which Debian's have not, and\n"
-        "  with it cards reach each other only from Linux 6.19 and QEMU 11 on\n"
+        "VFIO: by groups; IOMMUFD needs libvirt 12.2 and a kernel with it, which Debian's lack, and with it\n"
+        "  cards reach each other only from Linux 6.19 and QEMU 11 on\n"
         "\n"
         "HOST  gpu1  gpu2\n"
         "gpu1  X     SYS\n"
@@ -133,7 +133,7 @@ def test_how_long_the_memory_takes_is_told_where_the_nodes_pages_are_known(
 
 
 WHY = (
-    "IOMMUFD needs libvirt 12.2 and a kernel that has it, which Debian's have not, and with it cards reach each other "
+    "IOMMUFD needs libvirt 12.2 and a kernel with it, which Debian's lack, and with it cards reach each other "
     "only from Linux 6.19 and QEMU 11 on"
 )
 
