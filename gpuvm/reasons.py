@@ -193,7 +193,7 @@ _ENDINGS = (
     _Reason(r"DeadlineExceeded", "it has run for its activeDeadlineSeconds", "`kubectl gpuvm start`, or raise them"),
 )
 
-#: The launcher's exit codes: docs/exit-codes.md.
+#: The launcher's exit codes: docs/troubleshooting.md.
 _CODES = {
     1: "the launcher could not start or keep the guest",
     2: "the manifest or a variable is wrong",
@@ -209,7 +209,7 @@ _CODES = {
 _MOST_DEVICES = 3  # that are named
 #: The scheduler's bindingTimeout is 10 minutes by default.
 _WAIT = f"wait: after 10 minutes it takes other cards, and the driver's log says more: {_LOG_OF_DRIVER}"
-_LAST_LINE = "docs/exit-codes.md has the codes, docs/troubleshooting.md the lines"
+_LAST_LINE = "docs/troubleshooting.md has the codes and the lines"
 
 
 def answer(

@@ -267,19 +267,19 @@ CASES = {
         last_line=str(memlock(5 << 30, 8 << 20)),
     ),
     "a VM of a Job that was asked to end": Case(
-        ended(16), "vms/vm: is Failed: the VM was asked to end before its guest had (exit code 16); docs/exit-codes.md"
+        ended(16), "vms/vm: is Failed: the VM was asked to end before its guest had (exit code 16); docs/trouble"
     ),
     "a QEMU that crashed, again and again": Case(
         pod(ready=False, state={"waiting": {"reason": "CrashLoopBackOff"}}, last_state=terminated(12)),
         "vms/vm: is Running: QEMU was killed or has crashed (exit code 12): vms/vm: QEMU was killed by signal 9; "
-        "docs/exit-codes.md has the codes",
+        "docs/troubleshooting.md has the codes",
         last_line="vms/vm: QEMU was killed by signal 9",
     ),
     "more memory than its limit": Case(
         ended(137, reason="OOMKilled"),
         "vms/vm: is Failed: its container used more memory than its limit; set memory.reservedOverhead.addedOverhead",
     ),
-    "a signal": Case(ended(143), "vms/vm: is Failed: signal 15 has ended the launcher (exit code 143); docs/exit-"),
+    "a signal": Case(ended(143), "vms/vm: is Failed: signal 15 has ended the launcher (exit code 143); docs/tr"),
     "a guest that is off": Case(
         ended(0, reason="Completed", phase="Succeeded"),
         "vms/vm: is Succeeded: the guest has powered itself off, or was asked to; `kubectl gpuvm start` starts it",

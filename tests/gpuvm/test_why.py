@@ -52,7 +52,7 @@ def test_where_the_pod_has_no_line_the_log_has(kubectl_gpuvm: Command, kubectl: 
     kubectl.answers("logs pod/vm -c compute --tail=20", "one\ngpu-launcher: vms/vm: QEMU was killed by signal 9\n\n")
     assert kubectl_gpuvm("why", "vm", env=kubectl.env).stdout == (
         "vms/vm: is Running: QEMU was killed or has crashed (exit code 12): vms/vm: QEMU was killed by signal 9; "
-        "docs/exit-codes.md has the codes, docs/troubleshooting.md the lines\n"
+        "docs/troubleshooting.md has the codes and the lines\n"
     )
 
 

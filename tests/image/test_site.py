@@ -27,7 +27,7 @@ QUESTIONS = {
     "own machine": "own-machine",
     "NVLink": "fabric",
     "helm": "install",
-    "exit code": "exit-codes",
+    "exit code": "troubleshooting",
 }
 
 
