@@ -20,7 +20,7 @@ QUESTIONS = {
     "memlock": "troubleshooting",
     "restricted": "restricted",
     "vGPU": "vgpus",
-    "stop a VM": "kubectl",
+    "stop a VM": "suspend",
     "why is my VM pending": "choosing",
     "move from KubeVirt": "moving",
     "suspend": "suspend",
