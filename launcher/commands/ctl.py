@@ -21,11 +21,13 @@ from program.output import aligned, print_bytes, print_text
 from program.problem import one_line
 
 if TYPE_CHECKING:
-    from launcher.control.messages import GuestFilesystems, GuestUsers, State, VMEvent
+    from launcher.control.messages import GuestFilesystems, GuestUsers, SendRequest, State, VMEvent
     from launcher.runtime.agent import GuestFilesystem, GuestInfo, GuestUser
 
 #: Seconds for the launcher, besides those for the guest's agent.
 _BESIDE_THE_AGENT = 10
+_INVITATION = 4096  # bytes
+_MOVES_TO = 49152  # the port for a guest that is moved here, libvirt's first one for migration
 
 
 class Action(Enum):
@@ -37,6 +39,9 @@ class Action(Enum):
     RESUME = "resume"
     RESET = "reset"
     SUSPEND = "suspend"
+    SEND = "send"
+    RECEIVE = "receive"
+    TAKE = "take"
     SHUTDOWN = "shutdown"
     KILL = "kill"
     CONSOLE = "console"
@@ -52,8 +57,9 @@ def ctl(
         list[str] | None,
         typer.Argument(
             metavar="WORD",
-            help="After screenshot, FILE.png. After guest: gpus; or for its agent ping; info; users; filesystems; or "
-            "exec, and after -- a program and its arguments.",
+            help="After screenshot, FILE.png. After send, the receiver's IP address, with its invitation on standard "
+            "input; after receive, its port [49152]. After guest: gpus; or for its agent ping; info; users; "
+            "filesystems; or exec, and after -- a program and its arguments.",
         ),
     ] = None,
     socket: Annotated[
@@ -79,7 +85,7 @@ def ctl(
     ] = 10,
 ) -> int | None:
     """Ask something of the VM that runs in this pod, or on this machine."""
-    if words and action not in (Action.GUEST, Action.SCREENSHOT):
+    if words and action not in (Action.GUEST, Action.SCREENSHOT, Action.SEND, Action.RECEIVE):
         raise UserError(f"ctl {action.value}", f"found {words[0]!r} after it", "leave that out")
     if listen is not None and action is not Action.VNC:
         raise UserError("--listen", f"is not for {action.value}", "leave it out, or call ctl vnc")
@@ -109,6 +115,16 @@ def ctl(
         case Action.SUSPEND:
             if not [*ask_for_all(at(), messages.SUSPEND)][-1].saved:
                 raise Refusal("ctl suspend", "the launcher has ended before it answered", "its log says why")
+        case Action.SEND:
+            request = _invitation(words or [], sys.stdin.buffer.read(_INVITATION + 1))
+            try:
+                if not [*ask_for_all(at(), messages.SEND, request)][-1].saved:
+                    raise Refusal("ctl send", "the launcher has ended before it answered", "its log says why")
+            except messages.Declined:
+                print("not sent", flush=True)  # for kubectl gpuvm: without an answer it may be sent, or yet be
+                raise
+        case Action.RECEIVE:
+            print(json.dumps(asdict(ask(at(), messages.RECEIVE, messages.ReceiveRequest(_port(words or []))))))
         case Action.CONSOLE:
             from launcher.control.console import attach
 
@@ -120,9 +136,32 @@ def ctl(
             _vnc(at, listen)
         case Action.GUEST:
             return _guest(at, words or [], timeout, sysfs, as_json=as_json)
-        case _:  # pause, resume, reset, shutdown, kill
+        case _:  # pause, resume, reset, take, shutdown, kill
             ask(at(), messages.METHODS[action.value])
     return None
+
+
+def _port(words: list[str]) -> int:
+    match words:
+        case []:
+            return _MOVES_TO
+        case [port] if port.isascii() and port.isdecimal() and int(port) < 1 << 16:
+            return int(port)
+    raise UserError("ctl receive", f"found {' '.join(words)!r} after it", "expected a port, 0 for any free one")
+
+
+def _invitation(words: list[str], text: bytes) -> "SendRequest":
+    from launcher.control.messages import SendRequest
+
+    try:
+        (address,) = words
+        match json.loads(text) if len(text) <= _INVITATION else None:
+            case {"port": int(port), "fingerprint": str(fingerprint), "token": str(token)}:
+                return SendRequest(address, port, fingerprint, token)
+    except (ValueError, RecursionError):
+        pass
+    fix = "expected the receiver's IP address after it, and on standard input what ctl receive has printed there"
+    raise UserError("ctl send", "has no address or no invitation", fix)
 
 
 def _socket_here() -> Path:

@@ -40,6 +40,10 @@ def run(
         bool,
         typer.Option(TO_ITS_END, help="Exit with 16 if the VM is asked to end before its guest has, as in a Job."),
     ] = False,
+    receive: Annotated[
+        bool,
+        typer.Option("--receive", help="Have the guest of another launcher, which `gpu-launcher ctl send` sends."),
+    ] = False,
     socket: Annotated[
         Path | None,
         typer.Option(
@@ -64,6 +68,8 @@ def run(
     root_of(flags.connect)  # a wrong URI is the first error
     _refuse_what_was_not_done(flags)
     parsed, pod, uri, own = located(flags)
+    if receive and root_of(uri) is None:
+        raise UserError("--receive", "is for the libvirt in the launcher", "leave --connect out")
     control = socket or _control_socket(uri, root_of(uri))
     start = start_of(parsed.instance, pod, ThisPod(uri=uri, emulation=flags.emulation, own=own))
     try:
@@ -79,7 +85,7 @@ def run(
     if os.geteuid() == 0 and flags.user is None and root_of(uri) is not None:
         words = "QEMU runs as root, as in no pod that gpu-launcher prints; --user names another user"
         log_or_print("gpu-launcher", words, Severity.WARNING)
-    return replace(_plan(start, uri, control), metrics=metrics, sys=flags.sysfs)
+    return replace(_plan(start, uri, control), metrics=metrics, sys=flags.sysfs, receives=receive)
 
 
 def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:

@@ -29,6 +29,10 @@ LONGEST_ANSWER = 1 << 24
 A = TypeVar("A")
 
 
+class Declined(Refusal):
+    """The launcher has answered, and refuses."""
+
+
 @dataclass(frozen=True)
 class Nothing:
     """A request or an answer without fields."""
@@ -87,9 +91,35 @@ class VMEvent:
 
 @dataclass(frozen=True)
 class SuspendProgress:
-    """A sign of life while the guest's memory is written; the last one has `saved` true."""
+    """A sign of life while the guest's memory is written or sent; the last one has `saved` true."""
 
     saved: bool
+
+
+@dataclass(frozen=True)
+class ReceiveRequest:
+    """The port for the sender of a guest, 0 for any free one."""
+
+    port: int
+
+
+@dataclass(frozen=True)
+class ReceiverInvitation:
+    """What the sender of a guest has to know of its receiver, as in launcher.runtime.transfer. The token is secret."""
+
+    port: int
+    fingerprint: str
+    token: str
+
+
+@dataclass(frozen=True)
+class SendRequest:
+    """The receiver's IP address and its invitation."""
+
+    address: str
+    port: int
+    fingerprint: str
+    token: str
 
 
 @dataclass(frozen=True)
@@ -174,6 +204,9 @@ PAUSE = Method("pause", Nothing)
 RESUME = Method("resume", Nothing)
 RESET = Method("reset", Nothing)
 SUSPEND = Method("suspend", SuspendProgress)
+SEND = Method("send", SuspendProgress, SendRequest)
+RECEIVE = Method("receive", ReceiverInvitation, ReceiveRequest)
+TAKE = Method("take", Nothing)
 SHUTDOWN = Method("shutdown", Nothing)
 KILL = Method("kill", Nothing)
 GUEST_PING = Method("guest ping", Nothing, AgentRequest)
@@ -187,6 +220,7 @@ METHODS: Mapping[str, Method[Any]] = {
     each.name: each
     for each in (
         *(STATE, GET_XML, CONSOLE, SCREEN, SCREENSHOT, EVENTS, PAUSE, RESUME, RESET, SUSPEND, SHUTDOWN, KILL),
+        *(SEND, RECEIVE, TAKE),
         *(GUEST_PING, GUEST_INFO, GUEST_USERS, GUEST_FILESYSTEMS, GUEST_GPUS, GUEST_EXEC),
     )
 }
@@ -230,7 +264,7 @@ def read_answer(line: bytes, method: Method[A]) -> A | None:
     match _object(line):
         case {"problems": [_, *_] as problems}:
             sent = [_read(_SentProblem, each, "problem") for each in problems]
-            raise Refusal.of([Problem(each.subject, each.wrong, each.fix) for each in sent])
+            raise Declined.of([Problem(each.subject, each.wrong, each.fix) for each in sent])
         case {"answer": answer}:
             return _read(method.answer, answer, "answer")  # type: ignore[no-any-return]
         case {"end": True}:

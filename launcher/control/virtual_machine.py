@@ -13,7 +13,7 @@ from launcher.control import messages
 from launcher.control.changes import changes_of
 from launcher.control.threads import Threads
 from launcher.runtime import agent, guest, nvidia_smi, operations
-from launcher.runtime.events import SuspendRequested
+from launcher.runtime.events import ReceiveRequested, Requested, SendRequested, SuspendRequested, TakeRequested
 from launcher.runtime.vm import VM, Phase, StopRequested
 from pci.address import PCIAddress
 from program.errors import Refusal
@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 _STATE = 3.0  # seconds for libvirt to tell more than the phase
 _AGENT = 4  # seconds for the agent to answer, and as many for it to listen: together less than `Threads` waits
 _SCREENSHOT = 30.0  # seconds for a caller to read a whole screenshot
+_ASKED = 15.0  # seconds for a VM that takes a guest to answer; it makes a key meanwhile
 _SIGN_OF_LIFE = 5.0  # seconds between two to a caller who waits for something long
 _SCREENSHOTS = 2  # at once: libvirt needs a file and a thread for each
 _FIRST_LOOK, _LAST_LOOKS = 0.05, 1.0  # seconds between two looks at whether a program in the guest has ended
@@ -56,6 +57,9 @@ class VMService:
             messages.RESUME: self._resume,
             messages.RESET: self._reset,
             messages.SUSPEND: self._suspend,
+            messages.SEND: self._send,
+            messages.RECEIVE: self._receive,
+            messages.TAKE: self._take,
             messages.SHUTDOWN: self._shutdown,
             messages.KILL: self._kill,
             messages.GUEST_PING: self._guest_ping,
@@ -130,15 +134,49 @@ class VMService:
         return messages.Nothing()
 
     async def _suspend(self) -> AsyncGenerator[messages.SuspendProgress]:
+        async with aclosing(self._saved(SuspendRequested(), "suspended")) as signs:
+            async for each in signs:
+                yield each
+
+    async def _send(
+        self, address: str, port: int, fingerprint: str, token: str
+    ) -> AsyncGenerator[messages.SuspendProgress]:
+        from launcher.runtime.transfer import Invitation
+
+        asked = SendRequested(address, Invitation(port, fingerprint, token))
+        async with aclosing(self._saved(asked, "moved")) as signs:
+            async for each in signs:
+                yield each
+
+    async def _receive(self, port: int) -> messages.ReceiverInvitation:
+        invitation = await self._done(ReceiveRequested(port))
+        return messages.ReceiverInvitation(*invitation)
+
+    async def _take(self) -> messages.Nothing:
+        await self._done(TakeRequested())
+        self._report("told to have the guest that it was sent")
+        return messages.Nothing()
+
+    async def _done(self, asked: Requested[_T]) -> _T:
+        """Return the outcome of a request to a VM that takes a guest; Refusal for any other one."""
+        if not self._vm.takes_guest:
+            raise Refusal(self._vm.identity, "waits for no guest", "expected one of gpu-launcher run --receive")
+        self._vm.events.put(asked)
+        try:
+            async with asyncio.timeout(_ASKED):
+                return await asyncio.wrap_future(asked.outcome)
+        except TimeoutError as error:
+            raise Refusal(self._vm.identity, f"has not answered in {_ASKED:.0f} s", "its log says why") from error
+
+    async def _saved(self, asked: Requested[None], how: str) -> AsyncGenerator[messages.SuspendProgress]:
         self._refuse_unless_started(Phase.RUNNING)
-        request = SuspendRequested()
-        self._vm.events.put(request)
-        outcome = asyncio.wrap_future(request.outcome)
+        self._vm.events.put(asked)
+        outcome = asyncio.wrap_future(asked.outcome)
         yield messages.SuspendProgress(saved=False)
         while not (await asyncio.wait({outcome}, timeout=_SIGN_OF_LIFE))[0]:
             yield messages.SuspendProgress(saved=False)
         outcome.result()
-        self._report("suspended")
+        self._report(how)
         yield messages.SuspendProgress(saved=True)
 
     async def _shutdown(self) -> messages.Nothing:

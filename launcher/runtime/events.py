@@ -5,10 +5,13 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from launcher.runtime.memory_file import GuestMark
+    from launcher.runtime.memory_file import Restored
+    from launcher.runtime.transfer import Invitation
+
+R = TypeVar("R")
 
 
 class Ending(Enum):
@@ -26,6 +29,7 @@ class Ending(Enum):
 
     INTERRUPTED = 16, "it was to run to the guest's own end, and was asked to end before"
     SUSPENDED = 17, "suspended: its memory is on its claim, and its next pod resumes it"
+    MOVED = 18, "moved: its guest goes on in another pod"
 
     def __init__(self, code: int, words: str) -> None:
         self.code = code
@@ -41,9 +45,9 @@ class Defined:
 
 @dataclass(frozen=True)
 class Started:
-    """libvirt has started the domain; `mark`: set for a restored domain, whose CPUs are still stopped."""
+    """libvirt has started the domain; `restored`: set for a restored domain, whose CPUs are still stopped."""
 
-    mark: "GuestMark | None" = None
+    restored: "Restored | None" = None
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,14 @@ class NotStarted:
     error: Exception
 
 
-class SuspendRequested:
-    """A request to suspend the VM; `outcome` is its result."""
+class Requested(Generic[R]):
+    """A request to the thread that runs the VM; `outcome` is its result."""
 
     def __init__(self) -> None:
-        self.outcome = Future[None]()
+        self.outcome = Future[R]()
 
-    def done(self) -> None:
-        self._tell(lambda: self.outcome.set_result(None))
+    def done(self, result: R) -> None:
+        self._tell(lambda: self.outcome.set_result(result))
 
     def refuse(self, error: Exception) -> None:
         self._tell(lambda: self.outcome.set_exception(error))
@@ -70,14 +74,51 @@ class SuspendRequested:
             tell()
 
 
+class SuspendRequested(Requested[None]):
+    """A request to suspend the VM."""
+
+
+class SendRequested(Requested[None]):
+    """A request to send the guest to the launcher at an IP address, which has given the invitation."""
+
+    def __init__(self, address: str, invitation: "Invitation") -> None:
+        super().__init__()
+        self.address, self.invitation = address, invitation
+
+
+class ReceiveRequested(Requested["Invitation"]):
+    """A request to take a guest from another launcher, on this port of all addresses; 0 is any free one."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self.port = port
+
+
+class TakeRequested(Requested[None]):
+    """A request to let the guest run that another launcher has sent: it runs nowhere else."""
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The guest of another launcher is completely here; it still runs there, or will."""
+
+
+@dataclass(frozen=True)
+class NotArrived:
+    """The guest of another launcher has not come, and goes on there."""
+
+    error: Exception
+
+
 @dataclass(frozen=True)
 class Saved:
-    """The memory of a VM that is being suspended is completely on disk; its guest is stopped."""
+    """The memory of a VM that is being suspended or moved is completely on disk, or in the other launcher's QEMU; its
+    guest is stopped."""
 
 
 @dataclass(frozen=True)
 class NotSaved:
-    """The VM could not be suspended, and its guest goes on."""
+    """The VM could not be suspended or moved, and its guest goes on."""
 
     error: Exception
 

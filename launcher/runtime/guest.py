@@ -22,7 +22,7 @@ from launcher.runtime.embedded import prepared
 from launcher.runtime.events import Changed, Ending, NotStarted, Started
 from launcher.runtime.hostdevs import Hostdev, hostdevs_in
 from launcher.runtime.iommufd import IOMMUFD
-from launcher.runtime.memory_file import GuestMark
+from launcher.runtime.memory_file import Restored
 from launcher.runtime.vm import VM, having_threads
 from launcher.vm.versions import Version, missing, newer_elements, numbered, refuse_newer, version_text
 from program.errors import Refusal
@@ -231,7 +231,7 @@ def start(
     *,
     paused: bool,
     printed: Callable[[], str] = str,
-    restore: Callable[[], GuestMark | None] = lambda: None,
+    restore: Callable[[], Restored | None] = lambda: None,
 ) -> None:
     """Start the domain in a thread, since that takes minutes with VFIO; the event Started or NotStarted follows.
     `printed` returns what QEMU has printed. `restore` starts a suspended domain with stopped CPUs, and returns None if
@@ -246,12 +246,12 @@ def start(
     def create() -> None:
         try:
             with asking_libvirt("start the domain", "gpu-launcher check looks at what QEMU does not say", words):
-                if (mark := restore()) is None:
+                if (restored := restore()) is None:
                     domain.createWithFlags(flags)
         except Exception as error:
             vm.events.put(NotStarted(error))
         else:
-            vm.events.put(Started(mark))
+            vm.events.put(Started(restored))
 
     with having_threads("libvirt"):
         threading.Thread(target=create, daemon=True).start()

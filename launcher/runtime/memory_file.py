@@ -143,6 +143,31 @@ class MemoryFile:
         with suppress(OSError):  # it is whole, whatever its directory is
             _sync(self.directory)
 
+    def finish_stream(self) -> None:
+        """Turn the half file into the whole one, as libvirt has written it into a pipe: after the guest, it writes the
+        header anew, which in a file replaces the first one."""
+        try:
+            with self.half.open("r+b") as file:
+                end = file.seek(-_HEADER.size, os.SEEK_END)
+                header = file.read()
+                if not header.startswith(_WHOLE):
+                    raise Refusal(self.half, "does not end with libvirt's header of a whole file", "send it again")
+                file.truncate(end)
+                file.seek(0)
+                file.write(header)
+            self.half.rename(self.whole)
+        except OSError as error:
+            raise _refused(self.half, "finished", error) from error
+
+    def clear(self) -> None:
+        """Remove all that is left of an earlier guest."""
+        try:
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            for each in (self.half, self.whole, self.resumed):
+                each.unlink(missing_ok=True)
+        except OSError as error:
+            raise _refused(self.directory, "cleared", error) from error
+
     def drop(self) -> None:
         """Remove a half file. What cannot be removed stays, and is never resumed."""
         with suppress(OSError):
@@ -171,6 +196,13 @@ class MemoryFile:
             self.resumed.unlink()
         except OSError as error:
             raise _refused(self.resumed, "removed, and the next start will refuse it", error) from error
+
+
+class Restored(NamedTuple):
+    """A guest that was restored from a file, with its CPUs stopped."""
+
+    mark: GuestMark
+    memory: MemoryFile
 
 
 def processor_in(cpuinfo: str) -> str:

@@ -28,7 +28,8 @@ class RunPlan:
     of its host, None for none; `node`: the host's name in them. `passt`: the script that libvirt calls as passt; None
     if the guest has no network. `asks_nvidia_smi`: the guest's agent may be asked to run it. `fabric_manager`: the
     version of the one that gave the guest's GPUs their NVLinks. `suspend_to`: where the claim for the guest's memory is
-    mounted, None for none; `suspends_on_drain`: whether SIGTERM suspends the guest.
+    mounted, None for none; `suspends_on_drain`: whether SIGTERM suspends the guest. `receives`: the guest comes from
+    another launcher.
     """
 
     identity: VMIdentity
@@ -54,6 +55,7 @@ class RunPlan:
     fabric_manager: str | None = None
     suspend_to: Path | None = None
     suspends_on_drain: bool = False
+    receives: bool = False
 
 
 def keep(plan: RunPlan, place: int) -> None:

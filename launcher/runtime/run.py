@@ -15,9 +15,20 @@ from typing import Any, TypeVar
 
 from launcher.runtime import credentials, guest, saving, suspension, virtiofs
 from launcher.runtime.embedded import called_for_passt, has_qemu_here, prepared, root_of
-from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started, SuspendRequested
+from launcher.runtime.events import (
+    Changed,
+    Defined,
+    Ending,
+    NotStarted,
+    Requested,
+    SendRequested,
+    Started,
+    SuspendRequested,
+    TakeRequested,
+)
 from launcher.runtime.hostdevs import Hostdev
-from launcher.runtime.memory_file import MemoryFile
+from launcher.runtime.memory_file import MemoryFile, Restored
+from launcher.runtime.moving import Arrival, ToPeer, has_arrived
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.preparation import StartPreparation
 from launcher.runtime.progress import read_progress, wanted_by, words
@@ -27,7 +38,7 @@ from launcher.runtime.suspension import Suspension
 from launcher.runtime.user import let_lock
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
 from launcher.vm.volumes.media import making_media, refuse_links
-from program.errors import ProgramError
+from program.errors import ProgramError, Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -60,10 +71,10 @@ def run(
     its = _suspension(plan)
     with preparation.root or _root(plan), served:
         try:
-            if its is not None and its.is_done_here():
-                return Ending.SUSPENDED
+            if its is not None and (ending := suspension.ended_before(its.root)) is not None:
+                return ending
             if its is not None:
-                its.refuse_new_disks(plan.needs)
+                its.refuse_new_disks(plan.needs, comes=plan.receives and not has_arrived(its.root))
             lost = partial(vm.events.put, Ending.FILES_LOST)
             with _files(plan) as ready, virtiofs.serving_shares(plan.shares, lost):
                 return _live(plan, vm, ready, preparation, its)
@@ -73,9 +84,9 @@ def run(
 
 def _suspension(plan: RunPlan) -> Suspension | None:
     root = root_of(plan.uri)
-    if plan.suspend_to is None or root is None:
+    if root is None:
         return None
-    memory = MemoryFile(plan.suspend_to, plan.identity.name)
+    memory = None if plan.suspend_to is None else MemoryFile(plan.suspend_to, plan.identity.name)
     return Suspension(memory, plan.xml, plan.sys, root, plan.grace, plan.suspends_on_drain)
 
 
@@ -107,10 +118,6 @@ def _files(plan: RunPlan) -> Iterator[Ready]:
         readiness(root) if root is not None else nullcontext(_nobody_asks) as ready,
     ):
         yield ready
-
-
-def _nothing() -> None:
-    """Restore nothing: there is no memory of an earlier run."""
 
 
 def _nobody_asks(runs: bool) -> None:
@@ -177,7 +184,12 @@ def _live(plan: RunPlan, vm: VM, ready: Ready, preparation: StartPreparation, it
         _log.info("%s is defined on %s", plan.domain, plan.uri, extra={"domain": plan.domain})
         with vm.holding_domain(domain):
             try:
-                return _start(domain, plan, vm, its) or _stay(domain, plan, vm, ready, its)
+                arrival = None
+                if its is not None and plan.receives:
+                    arrival = Arrival(its.root, domain, plan)
+                    if not has_arrived(its.root) and (ending := arrival.wait(vm)) is not None:
+                        return ending
+                return _start(domain, plan, vm, its, arrival) or _stay(domain, plan, vm, ready, its)
             finally:
                 ready(False)
                 # What has not started is not ours to end.
@@ -202,28 +214,39 @@ def _defined(vm: VM, name: str) -> Any:
     return domain
 
 
-def _start(domain: Any, plan: RunPlan, vm: VM, its: Suspension | None) -> Ending | None:
+def _start(domain: Any, plan: RunPlan, vm: VM, its: Suspension | None, arrival: Arrival | None) -> Ending | None:
     """Start the domain; return None once it runs, or how it ended. Raise the error if libvirt cannot start it."""
     vm.becomes(Phase.STARTING)
     root = root_of(plan.uri)
     quoted = partial(printed, root, plan.domain) if root is not None else str
     how_far = (lambda: words(read_progress(root, plan.domain), wanted_by(plan.xml))) if root is not None else str
     waiting = _Waiting(vm, plan.domain, how_far)
-    restore = (lambda: saving.restore(domain, plan.xml, its.memory)) if its is not None else _nothing
+
+    def restore() -> Restored | None:
+        if arrival is not None and (restored := arrival.restored()) is not None:
+            return restored
+        return None if its is None or its.memory is None else saving.restore(domain, plan.xml, its.memory)
+
     guest.start(domain, vm, paused=plan.paused, printed=quoted, restore=restore)
     ending = None
     while True:
         match waiting.event():
-            case Started(mark):
-                if its is not None and mark is not None:
-                    suspension.resume(domain, its.memory, mark)
-                    _log.info("%s goes on from %s", plan.domain, its.memory.whole, extra={"domain": plan.domain})
+            case Started(restored):
+                if restored is not None:
+                    suspension.resume(domain, restored)
+                    _log.info("%s goes on from %s", plan.domain, restored.memory.whole, extra={"domain": plan.domain})
                 vm.becomes(Phase.RUNNING)
                 return ending
             case NotStarted(error):
                 raise error
             case StopRequested():
+                if arrival is not None:
+                    arrival.give_up()
                 return _give_up(domain, vm)
+            case TakeRequested() as request if arrival is not None:
+                arrival.take(request)
+            case Requested() as other:
+                other.refuse(Refusal(vm.identity, "is starting", "ask again when it is running"))
             case Ending() as reported:
                 ending = reported
 
@@ -296,7 +319,9 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready, its: Suspension | No
                 return ending
             case StopRequested.SIGNAL if its is not None and its.on_drain:
                 _log.info("suspending the guest; it has %.0f s of its grace period for that", its.saves_within)
-                suspended = suspension.suspend(domain, vm, its, SuspendRequested(), shut_down, ready, drains=True)
+                drain = SuspendRequested()
+                to = _destination(drain, plan, its)
+                suspended = suspension.suspend(domain, vm, its, drain, to, shut_down, ready, drains=True)
                 if suspended is not None:
                     return suspended
             case StopRequested() as stop:
@@ -305,12 +330,26 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready, its: Suspension | No
                 if stop is StopRequested.INTERRUPT and not at_once:
                     _log.info("another Ctrl-C ends the guest now")
                 return shut_down(0 if at_once else plan.grace)
-            case SuspendRequested() as request:
-                suspended = suspension.suspend(domain, vm, its, request, shut_down, ready)
-                if suspended is not None:
-                    return suspended
+            case SuspendRequested() | SendRequested() as request:
+                to = _destination(request, plan, its)
+                if (saved := suspension.suspend(domain, vm, its, request, to, shut_down, ready)) is not None:
+                    return saved
+            case TakeRequested() as taken if vm.takes_guest:
+                taken.done(None)  # it runs already
+            case Requested() as other:
+                other.refuse(Refusal(vm.identity, "is running, and takes no guest", ""))
             case Changed():
                 ready(_runs(domain))
+
+
+def _destination(
+    request: SuspendRequested | SendRequested, plan: RunPlan, its: Suspension | None
+) -> suspension.Destination | None:
+    if its is None:
+        return None
+    if isinstance(request, SendRequested):
+        return ToPeer(request.address, request.invitation, its.root, plan.xml)
+    return None if its.memory is None else suspension.ToClaim(its.memory)
 
 
 def _stop(domain: Any, vm: VM, grace: float, ready: Ready) -> Ending:

@@ -11,7 +11,7 @@ import libvirt
 import libvirt_qemu
 
 from launcher.runtime.guest import asking_libvirt, qemu_of
-from launcher.runtime.memory_file import NAMESPACE, PREFIX, GuestMark, MemoryFile, processor_in
+from launcher.runtime.memory_file import NAMESPACE, PREFIX, GuestMark, MemoryFile, Restored, processor_in
 from launcher.vm.versions import kernel_version as version_in
 from program.errors import Refusal
 from program.problem import Problem
@@ -68,8 +68,8 @@ def break_off(domain: Any) -> None:
         domain.abortJob()
 
 
-def restore(domain: Any, xml: str, memory: MemoryFile) -> GuestMark | None:
-    """Start the domain from its file, with its CPUs stopped; return the file's mark, None if there is no file.
+def restore(domain: Any, xml: str, memory: MemoryFile) -> Restored | None:
+    """Start the domain from its file, with its CPUs stopped; None if there is no file.
 
     Host devices and paths are those of `xml`. Refusal if the file is another guest's, or needs another QEMU or
     processor; the file stays.
@@ -77,20 +77,25 @@ def restore(domain: Any, xml: str, memory: MemoryFile) -> GuestMark | None:
     mark = memory.found()
     if mark is None:
         return None
+    refuse_other_node(domain, xml, mark, memory.whole)
+    fix = "resume it with the manifest that it was suspended with, or remove the file to have the guest start anew"
+    with asking_libvirt(f"resume the guest of {memory.whole}", fix):
+        domain.connect().restoreFlags(str(memory.whole), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED)
+    return Restored(mark, memory)
+
+
+def refuse_other_node(domain: Any, xml: str, mark: GuestMark, subject: object) -> None:
+    """Raise Refusal if the guest of this mark needs another QEMU or processor than this node has. `subject` has it."""
     tree = ElementTree.fromstring(xml)  # noqa: S314 it is ours
     emulator = qemu_of(domain)
     if (version_in(mark.qemu) or _NEVER) > (version_in(emulator) or _NEVER):
         fix = "resume it with the launcher's image that suspended it, or a later one"
-        raise Refusal(memory.whole, f"was written by QEMU {mark.qemu}, and here is the older {emulator}", fix)
+        raise Refusal(subject, f"was written by QEMU {mark.qemu}, and here is the older {emulator}", fix)
     cpu = tree.find("cpu")
     is_hosts = cpu is not None and cpu.get("mode") in ("host-passthrough", "maximum")
     if is_hosts and mark.processor != (its := processor()):
         raise Refusal(
-            memory.whole,
+            subject,
             f"its guest has the processor itself, {mark.processor}, and here is {its}",
             "resume it on a node with the same processor, or give the next VM cpu.model host-model or a named one",
         )
-    fix = "resume it with the manifest that it was suspended with, or remove the file to have the guest start anew"
-    with asking_libvirt(f"resume the guest of {memory.whole}", fix):
-        domain.connect().restoreFlags(str(memory.whole), xml, libvirt.VIR_DOMAIN_SAVE_PAUSED)
-    return mark

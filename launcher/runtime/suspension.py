@@ -1,4 +1,5 @@
-"""Suspends a running VM: its guest stops, its memory goes to a file, and the guest goes on only if that fails.
+"""Suspends or moves a running VM: its guest stops, its memory goes to a file or to another launcher, and the guest
+goes on only if that fails.
 
 The thread that runs the VM stays free for other events. Another thread calls libvirt, with the sole right to change
 whether the guest's CPUs run, which it gives back if the guest goes on.
@@ -14,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty
-from typing import Any
+from typing import Any, Protocol
 from xml.etree import ElementTree
 
 from launcher.runtime import agent, guest, operations, saving
-from launcher.runtime.events import Changed, Ending, NotSaved, Saved, SuspendRequested
-from launcher.runtime.memory_file import GuestMark, MemoryFile
+from launcher.runtime.events import Changed, Ending, NotSaved, Requested, Saved
+from launcher.runtime.memory_file import GuestMark, MemoryFile, Restored
 from launcher.runtime.progress import wanted_by
 from launcher.runtime.suspendable import SHARE_OF_GRACE, ends_with_pod, not_saved
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
@@ -32,20 +33,67 @@ _LOOKS = 1.0  # seconds between two looks at how far it is
 #: Seconds in which neither the file grows nor libvirt tells of more that is done: then the guest goes on.
 _STALLED = 120.0
 _GOING_ON = 30.0  # seconds for QEMU to let a guest run whose memory is there
+_GO_ON_AGAIN = (1, 2, *(5,) * 120)  # seconds between tries
 _BOOTS = "its next start boots it"
 _CLOCK_FOR, _CLOCK_AGAIN = 120.0, 5.0  # seconds for the guest's agent to take the time, and between two tries
 
-#: In the root of libvirt's driver, which lives as long as the pod: the VM is suspended in this pod, and a container
-#: that the kubelet starts again is not to resume it.
-MARK = "suspended"
+#: Files in the root of libvirt's driver, which lives as long as the pod: the VM was suspended in this pod, or moved out
+#: of it, and a container that the kubelet starts again is not to run it.
+_MARKS = {Ending.SUSPENDED: "suspended", Ending.MOVED: "moved"}
+
+
+def ended_before(root: Path) -> Ending | None:
+    """Return how the VM has left this pod before; None if it has not."""
+    return next((ending for ending, name in _MARKS.items() if (root / name).exists()), None)
+
+
+def mark(root: Path, ending: Ending) -> None:
+    """Have no other container of this pod run the VM. OSError if the mark cannot be written."""
+    (root / _MARKS[ending]).touch()
+
+
+class Destination(Protocol):
+    """Where the memory of a guest goes. Each method raises Refusal if it fails; then the guest goes on."""
+
+    ending: Ending
+
+    def begin(self, domain: Any, mark: GuestMark, memory: int) -> None:
+        """Prepare for a guest with so many bytes of memory, which still runs."""
+
+    def save(self, domain: Any, mark: GuestMark) -> None:
+        """Save a paused domain. When this returns, its guest is never to run here again."""
+
+    def drop(self) -> None:
+        """Forget what there is of a guest that goes on here."""
+
+    def written(self) -> int:
+        """Return the number of bytes that are there by now."""
+
+
+class ToClaim:
+    """The memory file on a claim."""
+
+    ending = Ending.SUSPENDED
+
+    def __init__(self, memory: MemoryFile) -> None:
+        self._memory = memory
+        self.drop, self.written = memory.drop, memory.written
+
+    def begin(self, domain: Any, mark: GuestMark, memory: int) -> None:
+        self._memory.begin(memory)
+
+    def save(self, domain: Any, mark: GuestMark) -> None:
+        saving.save(domain, self._memory.half, mark)
+        self._memory.finish()
 
 
 @dataclass(frozen=True)
 class Suspension:
-    """What suspending a VM needs: its memory file, the domain's XML, the directory for /sys, the root of libvirt's
-    driver, the seconds that the guest has once its pod is to end, and whether its memory is saved then (`on_drain`)."""
+    """What suspending a VM needs: its memory file, None without a claim; the domain's XML, the directory for /sys, the
+    root of libvirt's driver, the seconds that the guest has once its pod is to end, and whether its memory is saved
+    then (`on_drain`)."""
 
-    memory: MemoryFile
+    memory: MemoryFile | None
     xml: str
     sys: Path
     root: Path
@@ -57,19 +105,16 @@ class Suspension:
         """Return the seconds in which a guest is saved whose pod is to end."""
         return self.grace * SHARE_OF_GRACE
 
-    def is_done_here(self) -> bool:
-        """Return whether the VM was suspended in this pod before."""
-        return (self.root / MARK).exists()
-
-    def refuse_new_disks(self, needs: Iterable[Need]) -> None:
-        """Raise Refusal if the guest would be resumed with a disk that this start makes anew: what its memory knows of
-        the old one would destroy the new one."""
-        if not os.path.lexists(self.memory.whole):
+    def refuse_new_disks(self, needs: Iterable[Need], *, comes: bool) -> None:
+        """Raise Refusal if a guest that is suspended, or `comes` from another launcher, would go on with a disk that
+        this start makes anew: what its memory knows of the old one would destroy the new one."""
+        where = "another pod" if comes else None if self.memory is None else str(self.memory.whole)
+        if where is None or not (comes or os.path.lexists(where)):
             return
         new = [str(need.path) for need in needs if isinstance(need, RawDisk)]
         new += [problem.subject for problem in ends_with_pod(ElementTree.fromstring(self.xml))]  # noqa: S314 it is ours
         if new:
-            wrong = f"would be a new disk for the suspended guest of {self.memory.whole}, which had another one"
+            wrong = f"would be a new disk for the suspended guest of {where}, which had another one"
             fix = "resume it with the manifest, and on a node, that have its disk; or remove the file: it starts anew"
             raise Refusal(new[0], wrong, fix)
 
@@ -78,22 +123,23 @@ def suspend(
     domain: Any,
     vm: VM,
     its: Suspension | None,
-    request: SuspendRequested,
+    request: Requested[None],
+    to: Destination | None,
     stop: Callable[[float], Ending],
     ready: Callable[[bool], None],
     *,
     drains: bool = False,
 ) -> Ending | None:
-    """Suspend the VM; return how it ended, None if its guest goes on. The request gets the outcome.
+    """Save the VM `to` there; return how it ended, None if its guest goes on. The request gets the outcome.
 
     If a stop is requested meanwhile, saving has the guest's grace period. If saving fails then, `stop` shuts the guest
     down in the time that is left. `drains`: the stop came first, and saving leaves the guest time to shut down.
     """
-    if its is None:
+    if its is None or to is None:
         fix = "expected the annotation gpu-launcher.dev/suspend-to in its manifest, with the name of one"
         request.refuse(Refusal(vm.identity, "has no claim for its memory", fix))
         return None
-    saver = _Saver(domain, vm, its)
+    saver = _Saver(domain, vm, its, to)
     try:
         with having_threads("suspend"):
             saver.start()
@@ -104,7 +150,7 @@ def suspend(
     ends = began + its.grace if drains else None  # when the guest's grace period is over
     gives_up = began + its.saves_within if drains else None
     is_broken_off = False
-    watch = _Watch(its.memory, domain)
+    watch = _Watch(to, domain)
     while True:
         try:
             event = vm.events.get(timeout=_LOOKS)
@@ -125,10 +171,9 @@ def suspend(
             case Saved():
                 vm.becomes(Phase.STOPPING)
                 if not drains:
-                    _mark(its.root)
-                _log.info("the guest's memory is in %s", its.memory.whole)
-                request.done()
-                return Ending.SUSPENDED
+                    _mark(its.root, to.ending)
+                request.done(None)
+                return to.ending
             case NotSaved(error):
                 request.refuse(error)
                 _log.error("%s", error)
@@ -146,8 +191,8 @@ def suspend(
             case Ending() as ending:
                 request.refuse(Refusal(vm.identity, f"has ended before its memory was saved: {ending.words}", _BOOTS))
                 return ending
-            case SuspendRequested() as other:
-                other.refuse(Refusal(vm.identity, "is being suspended already", "wait until it has ended"))
+            case Requested() as other:
+                other.refuse(Refusal(vm.identity, "is being suspended or moved already", "wait until it has ended"))
             case Changed():
                 ready(False)
 
@@ -155,12 +200,12 @@ def suspend(
 class _Saver(threading.Thread):
     """Saves the domain, and puts the event Saved, or NotSaved once the guest goes on."""
 
-    def __init__(self, domain: Any, vm: VM, its: Suspension) -> None:
+    def __init__(self, domain: Any, vm: VM, its: Suspension, to: Destination) -> None:
         super().__init__(name="suspend", daemon=True)
-        self._domain, self._vm, self._its = domain, vm, its
+        self._domain, self._vm, self._its, self._to = domain, vm, its, to
 
     def run(self) -> None:
-        domain, vm, memory = self._domain, self._vm, self._its.memory
+        domain, vm, to = self._domain, self._vm, self._to
         try:
             vm.take_cpus()
         except Refusal as refusal:
@@ -171,33 +216,44 @@ class _Saver(threading.Thread):
             problems = (*not_saved(self._its.xml, self._its.sys), *saving.kept_back(domain))
             if problems:
                 raise Refusal.of(problems)
-            memory.begin(wanted_by(self._its.xml).memory)
             mark = saving.mark_of(domain, ran=guest.runs(domain))
+            to.begin(domain, mark, wanted_by(self._its.xml).memory)
             stopped_by_us = mark.ran
             operations.pause(domain)
-            saving.save(domain, memory.half, mark)
-            memory.finish()
+            to.save(domain, mark)
         except Exception as error:
-            memory.drop()
-            if stopped_by_us:
-                self._go_on()
-            vm.release_cpus()
+            to.drop()
+            goes_on = not stopped_by_us or self._goes_on()
+            if goes_on:
+                vm.release_cpus()
             vm.events.put(NotSaved(error))
+            if not goes_on:
+                self._go_on_later()
+                vm.release_cpus()
         else:
             vm.events.put(Saved())
 
-    def _go_on(self) -> None:
+    def _goes_on(self) -> bool:
         try:
             operations.resume(self._domain)
         except ProgramError as error:
             _log.error("the guest stays paused: %s", error)
+            return False
+        return True
+
+    def _go_on_later(self) -> None:
+        """Try again: a launcher that was to have the guest may keep its disks until that has ended."""
+        for wait in _GO_ON_AGAIN:
+            time.sleep(wait)
+            if self._vm.phase is not Phase.RUNNING or self._goes_on():
+                return
 
 
 class _Watch:
     """Tells whether saving makes progress: the file grows, or libvirt, asked in threads, reports more as done."""
 
-    def __init__(self, memory: MemoryFile, domain: Any) -> None:
-        self._memory, self._domain = memory, domain
+    def __init__(self, to: Destination, domain: Any) -> None:
+        self._to, self._domain = to, domain
         self._now = self._seen = (0, 0)
         self._since = time.monotonic()
         self._asking: threading.Thread | None = None
@@ -213,10 +269,10 @@ class _Watch:
 
     def _ask(self) -> None:
         with suppress(ProgramError):
-            self._now = self._memory.written(), saving.progress(self._domain)
+            self._now = self._to.written(), saving.progress(self._domain)
 
 
-def resume(domain: Any, memory: MemoryFile, mark: GuestMark) -> None:
+def resume(domain: Any, restored: Restored) -> None:
     """Let a restored guest run, and forget its file: from then on the guest exists only here.
 
     Raise Refusal if it cannot run, or QEMU does not answer; then the domain is ended, and the file stays. A stop that
@@ -226,7 +282,7 @@ def resume(domain: Any, memory: MemoryFile, mark: GuestMark) -> None:
 
     def go_on() -> None:
         try:
-            _go_on(domain, memory, mark)
+            _go_on(domain, restored.memory, restored.mark)
         except Exception as error:
             guest.end(domain)
             outcome.set_exception(error)
@@ -238,7 +294,7 @@ def resume(domain: Any, memory: MemoryFile, mark: GuestMark) -> None:
     try:
         outcome.result(_GOING_ON)
     except TimeoutError as error:
-        wrong = f"has not let the guest run in {_GOING_ON:.0f} s, and its memory is in {memory.directory}"
+        wrong = f"has not let the guest run in {_GOING_ON:.0f} s, and its memory is in {restored.memory.directory}"
         raise Refusal("QEMU", wrong, "its log says more") from error
     threading.Thread(target=_tell_time, args=(domain,), name="clock", daemon=True).start()
 
@@ -275,11 +331,11 @@ def _tell_time(domain: Any) -> None:
     _log.warning("the guest's clock may be late by the time for which it was suspended: %s", refusal)
 
 
-def _mark(root: Path) -> None:
+def _mark(root: Path, ending: Ending) -> None:
     try:
-        (root / MARK).touch()
+        mark(root, ending)
     except OSError as error:
-        _log.error("%s: %s; a container that is started again resumes the guest", root / MARK, error.strerror)
+        _log.error("%s: %s; a container that is started again resumes the guest", root, error.strerror)
 
 
 def _break_off(domain: Any) -> None:

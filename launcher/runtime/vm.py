@@ -17,14 +17,16 @@ from program.errors import Refusal
 
 if TYPE_CHECKING:
     from launcher.runtime.events import (
+        Arrived,
         Changed,
         Defined,
         Ending,
+        NotArrived,
         NotSaved,
         NotStarted,
+        Requested,
         Saved,
         Started,
-        SuspendRequested,
     )
 
 
@@ -102,8 +104,20 @@ class VM:
         self.fabric_manager = fabric_manager
         #: What the thread that runs the VM waits for.
         self.events: SimpleQueue[
-            StopRequested | Defined | Started | NotStarted | Changed | SuspendRequested | Saved | NotSaved | Ending
+            StopRequested
+            | Defined
+            | Started
+            | NotStarted
+            | Changed
+            | Requested[Any]
+            | Arrived
+            | NotArrived
+            | Saved
+            | NotSaved
+            | Ending
         ] = SimpleQueue()
+        #: Whether the guest comes, or has come, from another launcher.
+        self.takes_guest = False
         self._lock = threading.Lock()
         self._is_suspended = False
         self._changing = 0  # calls that change whether the guest's CPUs run

@@ -97,7 +97,7 @@ def asked_to_suspend(vm: VM) -> SuspendRequested:
 def test_a_request_to_suspend_is_answered_when_whoever_makes_the_vm_live_is_done(call: Caller, vm: VM) -> None:
     answers = call.stream("suspend")
     assert next(answers) == {"saved": False}
-    asked_to_suspend(vm).done()
+    asked_to_suspend(vm).done(None)
     assert [*answers] == [{"saved": True}]
 
 
