@@ -17,6 +17,7 @@ VERBS = {
     "restart": "power",
     "suspend": "power",
     "resume": "power",
+    "move": "move",
     "pause": "inside",
     "unpause": "inside",
     "reset": "inside",

@@ -29,10 +29,12 @@ from gpuvm.objects import (
     Pod,
     ResourceClaim,
     VMObject,
+    VolumeClaim,
     checked,
     objects_in,
 )
 from gpuvm.process import NOT_REACHED, SECONDS, error_of, exec_program, passed_on, run_program
+from gpuvm.target_pod import target_of, without_receiving
 from pci.cordons import CONFIG_MAP
 from program.document import NotYAML, decoded, read_documents
 from program.errors import Nonsense, ProgramError, Refusal, UserError
@@ -108,6 +110,9 @@ class Kubectl:
     def pod(self, name: str) -> Pod | None:
         return next(iter(self._get([_one("pod", name)], Pod)), None)
 
+    def volume_claim(self, name: str) -> VolumeClaim | None:
+        return next(iter(self._get([_one("persistentvolumeclaim", name)], VolumeClaim)), None)
+
     def named(self, kind: str, name: str) -> AnyObject | None:
         return next(iter(self._get([_one(kind, name)], AnyObject)), None)
 
@@ -178,6 +183,13 @@ class Kubectl:
     def ctl(self, pod: Pod, *words: str, within: float = SECONDS) -> bytes:
         """Return what `gpu-launcher ctl` prints in a VM's pod."""
         return self._output(_ctl(pod, words), within=within, if_late=_MAY_BE_DONE.format(pod.name))
+
+    def send(self, pod: Pod, address: str, invitation: bytes, within: float) -> tuple[ProgramError | None, bool]:
+        """Have a VM's pod send its guest to an address; return the error, None if it is sent, and whether the
+        launcher itself has said that it is not sent."""
+        command = self._command(_ctl(pod, ("send", address), "-i"))
+        answer = run_program(command, stdin=invitation, within=within, if_late=_MAY_BE_DONE.format(pod.name))
+        return (error_of(answer, command), b"not sent" in answer.out) if answer.code else (None, False)
 
     def follow_ctl(self, pod: Pod, *words: str) -> None:
         """Print what `gpu-launcher ctl` prints, line by line, until it ends."""
@@ -276,6 +288,11 @@ class Kubectl:
             file = _saved(text)
             kept = Problem(file, "has the pod, which is deleted", f"`kubectl create -f {file}` makes it anew")
             raise type(error).of([*error.problems, kept]) from error
+
+    def make_target(self, pod: Pod, name: str, node: str | None) -> str:
+        """Make a pod of that name for the guest of this one, on a node, or on any other one than the present."""
+        (live,) = self._listed([_one("pod", pod.name)])
+        return self._changed(["create"], json.dumps(target_of(live, _anew(live), name, node)).encode())
 
     # Words and answers.
 
@@ -382,6 +399,7 @@ def _anew(live: Mapping[str, Any]) -> dict[str, Any]:
     for kind in ("containers", "initContainers"):
         if kind in spec:
             spec[kind] = [{**each, "volumeMounts": _without_token(each.get("volumeMounts", ()))} for each in spec[kind]]
+    spec["containers"] = [*map(without_receiving, spec["containers"])]
     annotations = {name: value for name, value in metadata.get("annotations", {}).items() if not _WRITTEN.match(name)}
     kept = {"labels": metadata.get("labels", {}), "annotations": annotations}
     named = {"name": metadata["name"], "namespace": metadata["namespace"]}

@@ -48,6 +48,12 @@ SUSPENDED = "gpu-launcher.dev/suspended"
 SUSPENDED_VOLUME, SUSPENDED_CODE = "gpu-launcher-suspended", 17
 #: The annotation of a pod whose launcher suspends its guest on SIGTERM, and its value.
 _ON_DRAIN, _SUSPENDS = "gpu-launcher.dev/on-drain", "suspend"
+#: Where the pod says what its VM is called, unless it is the pod's name.
+NAME_VARIABLE = "GPU_LAUNCHER_NAME"
+#: The launcher's flag, and the annotation, of a pod to which a guest is moved: the uid of the pod that has the guest.
+RECEIVE, MOVED_FROM = "--receive", "gpu-launcher.dev/moved-from"
+#: The launcher's exit code once its guest runs in another pod.
+MOVED_CODE = 18
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _ENDED = ("Succeeded", "Failed")
 
@@ -146,6 +152,7 @@ class _Volume(_Part):
     name: Text = ""
     config_map: Text = Field("", validation_alias=At("configMap", "name"))
     claim: Text = Field("", validation_alias=At("persistentVolumeClaim", "claimName"))
+    host_path: Text = Field("", validation_alias=At("hostPath", "path"))
 
 
 class Container(_Part):
@@ -267,6 +274,12 @@ class Pod(_WithConditions):
         return self.launcher.running is not None and self.annotations.get(_ON_DRAIN) == _SUSPENDS
 
     @property
+    def is_moved(self) -> bool:
+        """Return whether the guest has gone on in another pod."""
+        status = self.launcher
+        return status.running is None and status.ended is not None and status.ended.exit_code == MOVED_CODE
+
+    @property
     def has_claims(self) -> bool:
         """Return whether every claim from a template was made."""
         templates = [each for each in self.spec.resource_claims if each.resource_claim_template_name]
@@ -319,6 +332,12 @@ VMObject = Pod | Controller
 class ConfigMap(AnyObject):
     kind: Literal["ConfigMap"]
     data: Mapping[Text, str] = {}
+
+
+class VolumeClaim(AnyObject):
+    """A PersistentVolumeClaim."""
+
+    access_modes: tuple[Text, ...] = Field((), validation_alias=At("spec", "accessModes"))
 
 
 class Event(_Part):

@@ -17,7 +17,7 @@ from gpuvm.commands.options import ClusterFlags, OneVM, VMName
 from gpuvm.editor import edit_file
 from gpuvm.gpu_launcher import printed
 from gpuvm.kubectl import Kubectl, Printed
-from gpuvm.objects import ID_LABEL, MANIFEST_FILE, AnyObject, ConfigMap, Metadata, Pod, VMObject
+from gpuvm.objects import ID_LABEL, MANIFEST_FILE, MOVED_FROM, AnyObject, ConfigMap, Metadata, Pod, VMObject
 from gpuvm.pods import controller_of, end_guests, look, no_such, pods_of, recorded
 from gpuvm.records import Record, record_of, records_in, suspended_to
 from program.errors import ProgramError, Refusal
@@ -136,6 +136,8 @@ def _flags(kubectl: Kubectl, record: Record) -> list[str]:
 def _apply(kubectl: Kubectl, new: Printed, *, restart: bool) -> None:
     pairs = ((each, kubectl.live_if_changed(each, text)) for each, text in zip(new.objects, new.parts, strict=True))
     changed = [(each, old) for each, old in pairs if old is not None]
+    unseen = [each for each in new.objects if each.kind == "Pod" and all(each is not one for one, _ in changed)]
+    changed += [(each, old) for each in unseen for old in _moved(kubectl, each)]
     running = [old.name for _, old in changed if _has_guest(kubectl, old)]
     if running and not restart:
         fix = "with --restart the guest shuts down, and starts with what is new"
@@ -151,6 +153,12 @@ def _apply(kubectl: Kubectl, new: Printed, *, restart: bool) -> None:
     print_foreign(kubectl.apply(new))
     if older:
         print_foreign(kubectl.delete_at_once(older))
+
+
+def _moved(kubectl: Kubectl, new: AnyObject) -> list[Pod]:
+    """Return the pods to which `move` has brought the VM of a Pod: beside them, this one would be its second."""
+    its = (each for each in kubectl.vms(of=new) if isinstance(each, Pod) and each.vm == new.vm)
+    return [each for each in its if MOVED_FROM in each.annotations and each.name != new.name]
 
 
 def _has_guest(kubectl: Kubectl, old: VMObject) -> bool:

@@ -75,6 +75,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "apply": ("apply", "-f", "FILE", "--image=localhost/other", "--restart"),
     "suspend": ("suspend", "VM"),
     "resume": ("resume", "VM"),
+    "move": ("move", "VM"),
     "cordon": ("cordon", "node/0000:41:00.0"),
     "uncordon": ("uncordon", "node/0000:41:00.0"),
     "stop": ("stop", "VM"),
