@@ -72,7 +72,6 @@ class ToPeer:
         self._address, self._invitation, self._root, self._xml = address, invitation, root, xml
         self._link: PeerLink | None = None
         self._sent, self._memory = 0, 0
-        self._is_handed_over = False
 
     def begin(self, domain: Any, mark: GuestMark, memory: int) -> None:
         if problems := [*not_moved(self._xml)]:
