@@ -197,7 +197,7 @@ class Arrival:
             try:
                 (self._root / _TAKEN).touch()
             except OSError as error:
-                raise Refusal(self._root, f"cannot be written to: {error.strerror}", "") from error
+                raise Refusal(self._root, f"cannot be written to: {error.strerror}", "make room there") from error
         except Exception as error:
             self._refuse(error)
             guest.end(self._domain)
@@ -240,7 +240,7 @@ class Arrival:
             )
             return
         if word != _YOURS:
-            raise Refusal(self._link.peer, "has its guest go on", "")
+            raise Refusal(self._link.peer, "has its guest go on", "see its log, and invite it anew")
         self._decide()
 
     def _receive(self, vm: VM, request: ReceiveRequested) -> None:

@@ -337,7 +337,9 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready, its: Suspension | No
             case TakeRequested() as taken if vm.takes_guest:
                 taken.done(None)  # it runs already
             case Requested() as other:
-                other.refuse(Refusal(vm.identity, "is running, and takes no guest", ""))
+                other.refuse(
+                    Refusal(vm.identity, "is running, and takes no guest", "ask one of gpu-launcher run --receive")
+                )
             case Changed():
                 ready(_runs(domain))
 

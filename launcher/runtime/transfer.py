@@ -161,7 +161,9 @@ class Listener:
             except TimeoutError:
                 break
             except OSError as error:
-                raise Refusal("ctl receive", f"waits no longer: {error.strerror}", "") from error
+                raise Refusal(
+                    "ctl receive", f"waits no longer: {error.strerror}", "ask again once the VM waits for a guest"
+                ) from error
             try:
                 return PeerLink(self._proved(plain), f"[{address}]")
             except (OSError, EOFError) as error:
@@ -194,7 +196,11 @@ def _new_key() -> tuple[ssl.SSLContext, str]:
     except (OSError, NoAnswer) as error:
         raise Refusal("openssl", f"makes no key: {error}", "expected the package openssl, as in the image") from error
     if made.returncode:
-        raise Refusal("openssl", f"makes no key: {made.stderr.decode(errors='replace')[-300:]}", "")
+        raise Refusal(
+            "openssl",
+            f"makes no key: {made.stderr.decode(errors='replace')[-300:]}",
+            "try openssl by hand in this container",
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     place = os.memfd_create("key", os.MFD_CLOEXEC)
