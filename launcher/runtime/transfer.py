@@ -16,7 +16,7 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import ip_address
@@ -94,6 +94,8 @@ class PeerLink:
         with suppress(OSError):
             self._tls.shutdown(socket.SHUT_RDWR)
         with suppress(OSError):
+            self._read.close()  # else the socket stays open
+        with suppress(OSError):
             self._tls.close()
 
 
@@ -111,17 +113,14 @@ def connected(address: str, invitation: Invitation) -> PeerLink:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # The one certificate that is accepted is known; its names and dates say nothing, and clocks differ.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with _refusing(peer):
-        plain = socket.create_connection((address, invitation.port), _CONNECTS)
-        try:
-            _notice_its_end(plain)
-            tls = context.wrap_socket(plain)
-            if not compare_digest(sha256(tls.getpeercert(binary_form=True) or b"").digest(), expected):
-                raise Refusal(peer, "is not the launcher that is to receive the guest", _FIX)
-            tls.sendall(token)
-        except BaseException:
-            plain.close()
-            raise
+    with _refusing(peer), ExitStack() as unless_proved:
+        plain = unless_proved.enter_context(socket.create_connection((address, invitation.port), _CONNECTS))
+        _notice_its_end(plain)
+        tls = unless_proved.enter_context(context.wrap_socket(plain))  # which has the socket now
+        if not compare_digest(sha256(tls.getpeercert(binary_form=True) or b"").digest(), expected):
+            raise Refusal(peer, "is not the launcher that is to receive the guest", _FIX)
+        tls.sendall(token)
+        unless_proved.pop_all()
     return PeerLink(tls, peer)
 
 
@@ -167,24 +166,26 @@ class Listener:
             try:
                 return PeerLink(self._proved(plain), f"[{address}]")
             except (OSError, EOFError) as error:
-                plain.close()
                 _log.warning("%s has not proved that it is the sender of the guest: %s", address, error)
         raise Refusal("ctl receive", f"nobody has sent a guest in {within:.0f} s", "invite a sender anew")
 
     def _proved(self, plain: socket.socket) -> ssl.SSLSocket:
         deadline = time.monotonic() + _CONNECTS
-        plain.settimeout(_CONNECTS)
-        _notice_its_end(plain)
-        tls = self._context.wrap_socket(plain, server_side=True)
-        token = b""
-        while len(token) < _TOKEN:
-            tls.settimeout(max(0.1, deadline - time.monotonic()))
-            more = tls.recv(_TOKEN - len(token))
-            if not more or time.monotonic() > deadline:
-                raise EOFError("no token")
-            token += more
-        if not compare_digest(token, self._token):
-            raise EOFError("another token")
+        with ExitStack() as unless_proved:
+            unless_proved.enter_context(plain)
+            plain.settimeout(_CONNECTS)
+            _notice_its_end(plain)
+            tls = unless_proved.enter_context(self._context.wrap_socket(plain, server_side=True))
+            token = b""
+            while len(token) < _TOKEN:
+                tls.settimeout(max(0.1, deadline - time.monotonic()))
+                more = tls.recv(_TOKEN - len(token))
+                if not more or time.monotonic() > deadline:
+                    raise EOFError("no token")
+                token += more
+            if not compare_digest(token, self._token):
+                raise EOFError("another token")
+            unless_proved.pop_all()
         return tls
 
 

@@ -83,10 +83,13 @@ def test_a_stranger_neither_gets_in_nor_keeps_the_sender_out() -> None:
         stranger = connected("127.0.0.1", Invitation(port, listener.invitation.fingerprint, "00" * 32))
         with pytest.raises(Refusal, match="the connection is lost"):
             stranger.hear()
+        stranger.close()
         sender = connected("127.0.0.1", listener.invitation)
-        accepted.result().say("ready")
+        receiver = accepted.result()
+        receiver.say("ready")
         assert sender.hear() == "ready"
         sender.close()
+        receiver.close()
 
 
 def test_a_sender_gives_its_token_to_nobody_else() -> None:
