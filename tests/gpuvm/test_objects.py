@@ -72,10 +72,11 @@ def test_a_number_of_replicas_that_is_none_counts_as_one(replicas: str) -> None:
     assert Controller.model_validate(made).applied_replicas == 1
 
 
-def test_two_modules_know_objects_as_the_api_server_has_them() -> None:
-    """The others have values. An import contract holds who may start programs."""
+def test_three_modules_know_objects_as_the_api_server_has_them() -> None:
+    """The others have values; target_pod writes one. An import contract holds who may start programs."""
     modules = {path.name: path.read_text() for path in (ROOT / "gpuvm").rglob("*.py")}
     assert {name for name, text in modules.items() if re.search(r"\bAny\b", text)} == {
         "objects.py",
         "kubectl.py",
+        "target_pod.py",
     }
