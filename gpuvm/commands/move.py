@@ -21,7 +21,6 @@ from program.output import print_foreign
 
 _SENT = 6 * 3600.0  # seconds for a guest's memory; the launchers give up where nothing moves
 _STARTS, _LOOKS = 900.0, 2.0  # seconds for the target's pod to get its cards and start, and between two looks
-_GOES_ON = 30.0  # seconds for a guest that was handed over to be seen
 _MEMORY = re.compile(rb"<memory unit='KiB'>(\d+)</memory>")
 _GBIT = 1e9 / 8  # bytes a second
 _RANDOM = "bcdfghjklmnpqrstvwxz2456789"  # as the API server's, which make no words
@@ -84,7 +83,6 @@ def _earlier(objects: Iterable[VMObject], name: str) -> tuple[Pod, Pod] | None:
 def _finish(kubectl: Kubectl, source: Pod, target: Pod) -> None:
     """Finish a move that was cut off, or undo it."""
     if source.is_moved or _has_guest(kubectl, target):
-        kubectl.ctl(target, "take")
         _done(kubectl, source, target)
         return
     if source.launcher.running is None:
