@@ -27,6 +27,7 @@ from pydantic.alias_generators import to_camel
 
 from pci.address import PCIAddress
 from pci.slices import DRIVER, device_name_of, vgpu_names_of
+from program.ending import Ending
 from program.errors import Nonsense
 from program.problem import printable
 
@@ -44,16 +45,14 @@ FLAGS_FILE = "pod-flags"
 STOPPED = "gpu-launcher.dev/stopped"
 #: The annotation of a record whose VM `kubectl gpuvm suspend` has suspended: the claim that has its memory.
 SUSPENDED = "gpu-launcher.dev/suspended"
-#: Where the pod mounts that claim, and the launcher's exit code once the memory is there.
-SUSPENDED_VOLUME, SUSPENDED_CODE = "gpu-launcher-suspended", 17
+#: Where the pod mounts that claim.
+SUSPENDED_VOLUME = "gpu-launcher-suspended"
 #: The annotation of a pod whose launcher suspends its guest on SIGTERM, and its value.
 _ON_DRAIN, _SUSPENDS = "gpu-launcher.dev/on-drain", "suspend"
 #: Where the pod says what its VM is called, unless it is the pod's name.
 NAME_VARIABLE = "GPU_LAUNCHER_NAME"
 #: The launcher's flag, and the annotation, of a pod to which a guest is moved: the uid of the pod that has the guest.
 RECEIVE, MOVED_FROM = "--receive", "gpu-launcher.dev/moved-from"
-#: The launcher's exit code once its guest runs in another pod.
-MOVED_CODE = 18
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _ENDED = ("Succeeded", "Failed")
 
@@ -266,7 +265,7 @@ class Pod(_WithConditions):
     def is_suspended(self) -> bool:
         """Return whether the guest's memory is saved, for the guest to go on in another pod."""
         status = self.launcher
-        return status.running is None and status.ended is not None and status.ended.exit_code == SUSPENDED_CODE
+        return status.running is None and status.ended is not None and status.ended.exit_code == Ending.SUSPENDED.code
 
     @property
     def is_suspended_by_its_deletion(self) -> bool:
@@ -277,7 +276,7 @@ class Pod(_WithConditions):
     def is_moved(self) -> bool:
         """Return whether the guest has gone on in another pod."""
         status = self.launcher
-        return status.running is None and status.ended is not None and status.ended.exit_code == MOVED_CODE
+        return status.running is None and status.ended is not None and status.ended.exit_code == Ending.MOVED.code
 
     @property
     def has_claims(self) -> bool:

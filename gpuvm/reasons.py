@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from gpuvm.objects import ConfigMap, Controller, Event, Pod, ResourceClaim, Terminated, Waiting
 from gpuvm.records import suspended_to, was_stopped
+from program.ending import Ending
+from program.errors import Refusal, UserError
 from program.problem import Problem, summary
 
 
@@ -193,18 +195,11 @@ _ENDINGS = (
     _Reason(r"DeadlineExceeded", "it has run for its activeDeadlineSeconds", "`kubectl gpuvm start`, or raise them"),
 )
 
-#: The launcher's exit codes: docs/troubleshooting.md.
+#: What an exit code of the launcher says, beside its last line.
 _CODES = {
-    1: "the launcher could not start or keep the guest",
-    2: "the manifest or a variable is wrong",
-    10: "the guest has rebooted, and its rebootPolicy is Terminate",
-    11: "the guest's system has panicked",
-    12: "QEMU was killed or has crashed",
-    13: "another client of libvirt has ended the guest",
-    14: "the connection to libvirt was lost",
-    15: "a virtiofsd has ended, and the guest lost that volume",
-    16: "the VM was asked to end before its guest had",
-    17: "it is suspended: its memory is on its claim, and its next pod resumes it",
+    Refusal.exit_code: "the launcher could not start or keep the guest",
+    UserError.exit_code: "the manifest or a variable is wrong",
+    **{ending.code: ending.words for ending in Ending if ending.code},
 }
 _MOST_DEVICES = 3  # that are named
 #: The scheduler's bindingTimeout is 10 minutes by default.
@@ -382,7 +377,7 @@ def _exit(terminated: Terminated, last_line: str) -> tuple[str, str]:
         return "its container used more memory than its limit", "set memory.reservedOverhead.addedOverhead: docs/pod.md"
     code = terminated.exit_code
     words = _CODES.get(code, f"signal {code - 128} has ended the launcher" if code > 128 else "the launcher has failed")
-    return f"{words} (exit code {code}){': ' * bool(last_line)}{last_line}", "" if "; " in last_line else _LAST_LINE
+    return f"{words} (exit code {code}){': ' * bool(last_line)}{last_line}", _LAST_LINE
 
 
 def _not_started(pod: Pod, events: Sequence[Event], last_line: str) -> _Found:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from program.ending import Ending
 from tests.conftest import LONG, dealt
 from tests.processes import BIN, ROOT
 
@@ -184,6 +185,15 @@ def test_each_message_in_troubleshooting_is_one_that_a_program_says() -> None:
         parts = re.split(r"^`libvirt: cannot |` or `|\b[A-Z]\b|\bURI\b|\.\.\.|'N'|: |`", message)
         words = [part.strip() for part in parts if not part.startswith("/dev")]
         assert [part for part in words if part not in said] == [], message
+
+
+def test_troubleshooting_has_each_exit_code_of_run_with_its_words() -> None:
+    rows = re.findall(r"^\| (\d\d) \| (.+) \|$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+    codes = {int(code): re.sub(r"\[(.+?)\]\(.+?\)", r"\1", words) for code, words in rows}
+    endings = {ending.code: ending.words for ending in Ending if ending.code}
+    assert codes.keys() == endings.keys()
+    for code, words in endings.items():
+        assert codes[code].startswith(words)
 
 
 def test_the_glossary_names_what_is_in_the_code() -> None:

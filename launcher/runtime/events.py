@@ -1,10 +1,10 @@
-"""The events for which the thread that runs a VM waits, besides requests to stop: libvirt's progress, each ending."""
+"""The events for which the thread that runs a VM waits, besides endings and requests to stop: libvirt's progress, and
+what is asked of a suspension or a move."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -12,28 +12,6 @@ if TYPE_CHECKING:
     from launcher.runtime.transfer import Invitation
 
 R = TypeVar("R")
-
-
-class Ending(Enum):
-    """How a VM ended: the exit code of `run`, and the words of its last line."""
-
-    POWERED_OFF = 0, "the guest has powered itself off"
-    ON_REQUEST = 0, "as requested"
-    NOT_STARTED = 0, "the stop came before it had started"
-    REBOOTED = 10, "the guest has rebooted, and its rebootPolicy is Terminate"
-    PANICKED = 11, "the guest's system has panicked"
-    QEMU_DIED = 12, "QEMU was killed (by the kernel, when memory is short) or has crashed; its last words are above"
-    TAKEN = 13, "another client of libvirt has destroyed, saved or migrated it"
-    CONNECTION_LOST = 14, "the connection to libvirt is lost; what becomes of the guest is for that libvirt to say"
-    FILES_LOST = 15, "virtiofsd was killed or has crashed, and the guest has lost the volume that the lines above name"
-
-    INTERRUPTED = 16, "it was to run to the guest's own end, and was asked to end before"
-    SUSPENDED = 17, "suspended: its memory is on its claim, and its next pod resumes it"
-    MOVED = 18, "moved: its guest goes on in another pod"
-
-    def __init__(self, code: int, words: str) -> None:
-        self.code = code
-        self.words = words
 
 
 @dataclass(frozen=True)

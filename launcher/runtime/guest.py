@@ -19,12 +19,13 @@ import libvirt_qemu
 
 from launcher.runtime.capabilities import least_on_passt, names_in, unknown_model, without_passt
 from launcher.runtime.embedded import prepared
-from launcher.runtime.events import Changed, Ending, NotStarted, Started
+from launcher.runtime.events import Changed, NotStarted, Started
 from launcher.runtime.hostdevs import Hostdev, hostdevs_in
 from launcher.runtime.iommufd import IOMMUFD
 from launcher.runtime.memory_file import Restored
 from launcher.runtime.vm import VM, having_threads
 from launcher.vm.versions import Version, missing, newer_elements, numbered, refuse_newer, version_text
+from program.ending import Ending
 from program.errors import Refusal
 from program.problem import Problem, one_line
 
@@ -405,8 +406,7 @@ def _report(connection: Any, domain: Any, event: int, detail: int, to: tuple[_Sh
         ending = _STOPPED.get(detail, Ending.TAKEN)
         vm.events.put(_QEMU_SHUTDOWN.get(shutdown.cause, ending) if ending is Ending.POWERED_OFF else ending)
     elif event == libvirt.VIR_DOMAIN_EVENT_CRASHED:
-        # A domain whose crash is preserved does not stop.
-        vm.events.put(Ending.PANICKED)
+        vm.events.put(Ending.PANICKED)  # a domain whose crash is preserved does not stop
     else:
         vm.events.put(Changed())
 

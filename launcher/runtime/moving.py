@@ -21,7 +21,6 @@ from xml.etree import ElementTree
 from launcher.runtime import guest, saving, suspension
 from launcher.runtime.events import (
     Arrived,
-    Ending,
     NotArrived,
     ReceiveRequested,
     Requested,
@@ -31,6 +30,7 @@ from launcher.runtime.memory_file import GuestMark, MemoryFile, Restored
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.progress import wanted_by
 from launcher.runtime.vm import VM, StopRequested, having_threads
+from program.ending import Ending
 from program.errors import Refusal
 from program.problem import Problem
 

@@ -18,7 +18,6 @@ from launcher.runtime.embedded import called_for_passt, has_qemu_here, prepared,
 from launcher.runtime.events import (
     Changed,
     Defined,
-    Ending,
     NotStarted,
     Requested,
     SendRequested,
@@ -38,6 +37,7 @@ from launcher.runtime.suspension import Suspension
 from launcher.runtime.user import let_lock
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
 from launcher.vm.volumes.media import making_media, refuse_links
+from program.ending import Ending
 from program.errors import ProgramError, Refusal
 
 _log = logging.getLogger(__name__)

@@ -19,12 +19,13 @@ from typing import Any, Protocol
 from xml.etree import ElementTree
 
 from launcher.runtime import agent, guest, operations, saving
-from launcher.runtime.events import Changed, Ending, NotSaved, Requested, Saved
+from launcher.runtime.events import Changed, NotSaved, Requested, Saved
 from launcher.runtime.memory_file import GuestMark, MemoryFile, Restored
 from launcher.runtime.progress import wanted_by
 from launcher.runtime.suspendable import SHARE_OF_GRACE, ends_with_pod, not_saved
 from launcher.runtime.vm import VM, Phase, StopRequested, having_threads
 from launcher.vm.volumes.media import Need, RawDisk
+from program.ending import Ending
 from program.errors import ProgramError, Refusal
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         Arrived,
         Changed,
         Defined,
-        Ending,
         NotArrived,
         NotSaved,
         NotStarted,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
         Saved,
         Started,
     )
+    from program.ending import Ending
 
 
 class Phase(Enum):

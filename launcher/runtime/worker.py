@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.runtime import libvirt_log
-from launcher.runtime.events import Ending
 from launcher.runtime.iommufd import IOMMUFD
 from launcher.runtime.vm import VM, StopRequested, having_threads
 from program.bootstrap import STOPS
 from program.child import Child, forked, readable
+from program.ending import Ending
 from program.errors import ProgramError, Refusal
 from program.problem import one_line
 

@@ -267,12 +267,13 @@ CASES = {
         last_line=str(memlock(5 << 30, 8 << 20)),
     ),
     "a VM of a Job that was asked to end": Case(
-        ended(16), "vms/vm: is Failed: the VM was asked to end before its guest had (exit code 16); docs/trouble"
+        ended(16),
+        "vms/vm: is Failed: it was to run to the guest's own end, and was asked to end before (exit code 16); docs/tr",
     ),
     "a QEMU that crashed, again and again": Case(
         pod(ready=False, state={"waiting": {"reason": "CrashLoopBackOff"}}, last_state=terminated(12)),
-        "vms/vm: is Running: QEMU was killed or has crashed (exit code 12): vms/vm: QEMU was killed by signal 9; "
-        "docs/troubleshooting.md has the codes",
+        "vms/vm: is Running: QEMU was killed (by the kernel, when memory is short) or has crashed: the log has its "
+        "last words (exit code 12): vms/vm: QEMU was killed by signal 9; docs/troubleshooting.md has the codes",
         last_line="vms/vm: QEMU was killed by signal 9",
     ),
     "more memory than its limit": Case(

@@ -42,7 +42,7 @@ def test_the_last_line_of_a_launcher_that_failed_is_in_its_pod(kubectl_gpuvm: Co
     kubectl.answers("get events", [])
     assert kubectl_gpuvm("why", "vm", env=kubectl.env).stdout == (
         "vms/vm: is Failed: the manifest or a variable is wrong (exit code 2): memory.guest: 3Gi is no multiple of "
-        "2Gi; write 4Gi\n"
+        "2Gi; write 4Gi; docs/troubleshooting.md has the codes and the lines\n"
     )
 
 
@@ -51,7 +51,8 @@ def test_where_the_pod_has_no_line_the_log_has(kubectl_gpuvm: Command, kubectl: 
     kubectl.answers("get events", err="Error from server (Forbidden): events is forbidden", code=1)
     kubectl.answers("logs pod/vm -c compute --tail=20", "one\ngpu-launcher: vms/vm: QEMU was killed by signal 9\n\n")
     assert kubectl_gpuvm("why", "vm", env=kubectl.env).stdout == (
-        "vms/vm: is Running: QEMU was killed or has crashed (exit code 12): vms/vm: QEMU was killed by signal 9; "
+        "vms/vm: is Running: QEMU was killed (by the kernel, when memory is short) or has crashed: the log has its "
+        "last words (exit code 12): vms/vm: QEMU was killed by signal 9; "
         "docs/troubleshooting.md has the codes and the lines\n"
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.runtime.events import Ending
+from program.ending import Ending
 from tests.image.container import Container
 from tests.image.guest import guest_disk
 from tests.image.pod import ADDRESS, ADDRESS_6, DNS, GATEWAY, SEARCH, RunningPod, running

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from launcher.runtime import guest
-from launcher.runtime.events import Ending, NotStarted, Started
+from launcher.runtime.events import NotStarted, Started
 from launcher.runtime.vm import VM, VMIdentity
+from program.ending import Ending
 from tests.waiting import allowed
 
 
@@ -40,3 +41,6 @@ def ending(vm: VM, seconds: float = 60) -> Ending:
     while not isinstance(event := vm.events.get(timeout=max(0.0, deadline - time.monotonic())), Ending):
         pass
     return event
+
+
+# FIX

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from launcher.control.listener import serving_control
 from launcher.runtime.embedded import root_of
-from launcher.runtime.events import Ending
 from launcher.runtime.vm import Phase
+from program.ending import Ending
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.launcher.control.serving import Heard, ctl, started

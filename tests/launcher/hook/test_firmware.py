@@ -15,7 +15,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.runtime import guest
-from launcher.runtime.events import Ending
+from program.ending import Ending
 from tests.launcher.guests import a_vm, ending, started
 from tests.launcher.hook.domains import CASES
 from tests.launcher.hook.kubevirt import understood

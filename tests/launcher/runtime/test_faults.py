@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from launcher.runtime.events import Ending
 from launcher.runtime.qemu_log import printed
 from launcher.vm import paths
+from program.ending import Ending
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.processes import Program, children, kill_all, running

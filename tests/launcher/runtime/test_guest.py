@@ -12,13 +12,14 @@ import pytest
 from lxml import etree
 
 from launcher.runtime import guest
-from launcher.runtime.events import Ending, NotStarted
+from launcher.runtime.events import NotStarted
 from launcher.runtime.sockets import socket_directory
 from launcher.runtime.vm import Change
 from launcher.vm.domain import socket_directory as socket_directory_of
 from launcher.vm.facts import Facts
 from launcher.vm.guest_pci.addresses import Layout
 from launcher.vm.paths import KERNEL_BOOT, NVRAM
+from program.ending import Ending
 from program.errors import Refusal
 from tests.launcher import kernels
 from tests.launcher.cases import case

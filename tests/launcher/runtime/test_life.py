@@ -12,7 +12,6 @@ import libvirt
 import pytest
 
 from launcher.runtime.embedded import root_of
-from launcher.runtime.events import Ending
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.preparation import StartPreparation
 from launcher.runtime.run import run, tidy
@@ -22,6 +21,7 @@ from launcher.vm.facts import Facts
 from launcher.vm.guest_pci.addresses import Layout
 from launcher.vm.paths import KERNEL_BOOT
 from launcher.vm.volumes.media import Brought
+from program.ending import Ending
 from program.errors import Refusal
 from tests.launcher import kernels
 from tests.launcher.runtime.told import Changes, told

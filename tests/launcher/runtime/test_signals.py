@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.runtime.events import Ending
+from program.ending import Ending
 from tests.launcher import kernels
 from tests.launcher.runtime.test_faults import Launched, Pod, arguments_of, last_line
 from tests.temporary import SHORT

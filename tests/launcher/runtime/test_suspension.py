@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.runtime.events import Ending
+from program.ending import Ending
 from tests.conftest import Command, Shared
 from tests.launcher import kernels
 from tests.launcher.control.serving import ctl

@@ -20,9 +20,9 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.runtime import guest
-from launcher.runtime.events import Ending
 from launcher.vm.domain import socket_directory
 from launcher.vm.facts import Facts
+from program.ending import Ending
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.launcher.guests import a_vm, ending, started
