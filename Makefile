@@ -62,7 +62,7 @@ protos: .venv/ready  ## regenerate the modules of the kubelet's APIs and KubeVir
 	.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
 	    plugin/kubelet_api/v1beta1/deviceplugin.proto plugin/kubelet_api/podresources_v1/podresources.proto \
 	    plugin/kubelet_api/pluginregistration_v1/registration.proto \
-	    plugin/kubelet_api/dra_v1/dra.proto plugin/kubelet_api/dra_health_v1alpha1/health.proto
+	    plugin/kubelet_api/dra_v1/dra.proto plugin/kubelet_api/dra_health_v1/health.proto
 	.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. launcher/hook/api/*.proto
 
 lock:  ## pin what pyproject.toml asks for; needs uv

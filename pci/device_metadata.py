@@ -4,11 +4,11 @@ API"). The launcher reads it; its path below the directory, and what is in it:
     resourceclaims/CLAIM/REQUEST/DRIVER-metadata.json                a claim by its name
     resourceclaimtemplates/NAME/REQUEST/DRIVER-metadata.json         one made from a template, by its name in the pod
 
-    {"apiVersion": "metadata.resource.k8s.io/v1alpha1", "requests": [{"name": "gpu", "devices": [
+    {"apiVersion": "metadata.resource.k8s.io/v1beta1", "requests": [{"name": "gpu", "devices": [
         {"attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:41:00.0"}}}]}]}
 
-The file is a stream of JSON documents that say the same in several versions of the format. A request of several
-devices, or of several drivers, is refused: an entry of the manifest is one device, for KubeVirt too.
+The file is a stream of JSON documents that say the same in several versions of the format, the newest first. A request
+of several devices, or of several drivers, is refused: an entry of the manifest is one device, for KubeVirt too.
 """
 
 import json
@@ -24,7 +24,10 @@ IN_CONTAINER = Path("/var/run/kubernetes.io/dra-device-attributes")
 #: The end of each file's name, after the driver's name.
 SUFFIX = "-metadata.json"
 
-VERSION = "metadata.resource.k8s.io/v1alpha1"
+#: The versions, the newest first, with the same fields. Kubernetes 1.36 has v1alpha1 alone; a driver for 1.37 writes
+#: v1beta1, and v1alpha1 only if it likes (k8s.io/dynamic-resource-allocation, kubeletplugin/draplugin.go).
+VERSIONS = ("metadata.resource.k8s.io/v1beta1", "metadata.resource.k8s.io/v1alpha1")
+_EXPECTED = " or ".join(VERSIONS)
 _PCI = "resource.kubernetes.io/pciBusID"
 _MDEV = "mdevUUID"
 
@@ -77,16 +80,17 @@ def decode(text: str, request: str) -> PCIAddress | UUID:
 
 def _document(text: str) -> dict[str, Any]:
     versions = []
-    for document in _documents(text):
+    for document in documents(text):
         if not isinstance(document, dict) or not isinstance(version := document.get("apiVersion"), str):
-            raise InvalidMetadata("has a document without apiVersion", f"expected apiVersion: {VERSION}")
-        if version == VERSION:
+            raise InvalidMetadata("has a document without apiVersion", f"expected apiVersion: {_EXPECTED}")
+        if version in VERSIONS:
             return document
         versions.append(version)
-    raise InvalidMetadata(f"is of {', '.join(versions) or 'no version'}", f"expected a document of {VERSION}")
+    raise InvalidMetadata(f"is of {', '.join(versions) or 'no version'}", f"expected a document of {_EXPECTED}")
 
 
-def _documents(text: str) -> Iterator[Any]:
+def documents(text: str) -> Iterator[Any]:
+    """Return the documents of a file. InvalidMetadata, after those before it, for what is no JSON."""
     text = text.rstrip()
     end = 0
     try:

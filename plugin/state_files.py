@@ -210,13 +210,17 @@ def _adapter(kind: Any) -> "TypeAdapter[Any]":
 
 
 def write_json(path: Path, value: object, place: str, *, mode: int | None = None, sync: bool = False) -> None:
-    """Replace a file with a document or a dataclass as JSON, whole or not at all, with `sync` also after a crash of the
-    node. Its directory is made.
+    """Replace a file with a document or a dataclass as JSON, as write_text does."""
+    write_text(path, json.dumps(value, indent=1, default=asdict) + "\n", place, mode=mode, sync=sync)
+
+
+def write_text(path: Path, text: str, place: str, *, mode: int | None = None, sync: bool = False) -> None:
+    """Replace a file, whole or not at all, with `sync` also after a crash of the node. Its directory is made.
 
     Refusal, with the fix `place`, if that fails; then the file is as before, or new and perhaps not on the disk. Hold a
     lock: two writers at once would use the same temporary file.
     """
-    text, new = json.dumps(value, indent=1, default=asdict) + "\n", path.with_name(f"{path.name}.new")
+    new = path.with_name(f"{path.name}.new")
     try:
         _make(path.parent)
         new.unlink(missing_ok=True)  # of a writer that was killed

@@ -7,7 +7,7 @@ names.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pci.slices import DRIVER, Attributes
 from plugin.allocation import Allocation
 from plugin.dra.checkpoint import PLACE
 from plugin.dra.claims import DriverClaim
-from plugin.state_files import Broken, StateFile, write_json
+from plugin.state_files import Broken, StateFile, write_json, write_text
 from program.errors import Refusal
 
 #: The version that introduced deviceNodes.hostPath, the newest field in use (CNCF's CDI specification, SPEC.md).
@@ -44,7 +44,9 @@ class Files:
         the variables `env` of every container. Refusal if a file cannot be written."""
         uid = claim.reference.uid
         for request, its in devices.items():
-            write_json(self._file(uid, request), metadata(claim, request, its, pool), PLACE, mode=0o644)
+            document = metadata(claim, request, its, pool)
+            lines = (json.dumps({"apiVersion": version, **document}) + "\n" for version in device_metadata.VERSIONS)
+            write_text(self._file(uid, request), "".join(lines), PLACE, mode=0o644)
         specification = {
             "cdiVersion": _VERSION,
             "kind": _KIND,
@@ -73,14 +75,15 @@ class Files:
     def are_whole(self, uid: str, requests: Iterable[str]) -> bool:
         """Whether the claim has a specification of these requests and a file for each, all of them whole and its
         own."""
-        of_requests = {request: _read(self._file(uid, request)) for request in requests}
-        match _read(self._specification(uid)):
+        of_requests = {request: _read(self._file(uid, request), _documents) for request in requests}
+        match _read(self._specification(uid), json.loads):
             case {"kind": str(kind), "devices": [*devices]} if kind == _KIND:
                 names = [each.get("name") for each in devices if isinstance(each, dict)]
             case _:
                 return False
         return sorted(map(str, names)) == sorted(_name(uid, each) for each in of_requests) and all(
-            _is_of(document, uid, request) for request, document in of_requests.items()
+            documents and all(_is_of(document, uid, request) for document in documents)
+            for request, documents in of_requests.items()
         )
 
     def claims(self) -> frozenset[str]:
@@ -137,12 +140,16 @@ def _name(uid: str, request: str) -> str:
     return f"{uid}_{request}"
 
 
-def _read(file: Path) -> Any:
-    """Return the document in a file; None if the file does not exist or is not whole."""
+def _read(file: Path, of: Callable[[bytes], Any]) -> Any:
+    """Return what `of` makes of a file; None if the file does not exist or is not whole."""
     try:
-        return StateFile(path=file, of=json.loads, wrong="is no JSON", fix="").read()
+        return StateFile(path=file, of=of, wrong="is no JSON", fix="").read()
     except Broken:
         return None
+
+
+def _documents(text: bytes) -> list[Any]:
+    return [*device_metadata.documents(text.decode())]
 
 
 def _is_of(document: Any, uid: str, request: str) -> bool:
@@ -155,10 +162,10 @@ def _is_of(document: Any, uid: str, request: str) -> bool:
 
 
 def metadata(claim: DriverClaim, request: str, devices: Sequence[tuple[str, Attributes]], pool: str) -> dict[str, Any]:
-    """Return the document that tells a container the devices of a request: their names and attributes."""
+    """Return the document that tells a container the devices of a request, their names and attributes, in each version
+    of the format."""
     reference = claim.reference
     document: dict[str, Any] = {
-        "apiVersion": device_metadata.VERSION,
         "kind": "DeviceMetadata",
         "metadata": {
             "name": reference.name,

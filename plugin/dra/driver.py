@@ -19,10 +19,9 @@ from plugin.dra.apiserver import APIServer
 from plugin.dra.conditions import Conditions
 from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
-from plugin.dra.server import VERSIONS, DRAServicer, HealthServicer
+from plugin.dra.server import VERSIONS, DRAServicer, HealthServicer, serve_health
 from plugin.dra.status import Statuses
 from plugin.fabric.ownership import Partitions
-from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc
 from plugin.watch.registry import RegistrationServicer
@@ -89,7 +88,7 @@ async def _serve(watch: Watch, node: str, claims: Claims, statuses: Statuses, so
     while not watch.stopped:
         server = grpc.aio.server()
         dra_pb2_grpc.add_DRAPluginServicer_to_server(DRAServicer(claims, statuses, node, watch.counters), server)
-        health_pb2_grpc.add_DRAResourceHealthServicer_to_server(HealthServicer(watch, node), server)
+        serve_health(HealthServicer(watch, node), server)
         registration = RegistrationServicer(
             kind="DRAPlugin", name=DRIVER, socket=socket.path, versions=VERSIONS, hear=hear
         )

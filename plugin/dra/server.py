@@ -6,6 +6,8 @@ import logging
 import time
 from collections.abc import AsyncIterator
 
+import grpc
+
 from pci.slices import DRIVER
 from plugin.dra.apiserver import NotFound, Unanswered
 from plugin.dra.cdi import device_id
@@ -13,7 +15,7 @@ from plugin.dra.claims import Reference
 from plugin.dra.preparation import Claims
 from plugin.dra.slices import device_name
 from plugin.dra.status import Statuses, of_devices, of_error
-from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2, health_pb2_grpc
+from plugin.kubelet_api.dra_health_v1 import health_pb2, health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2 as api
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
 from plugin.watch.registry import Context
@@ -23,7 +25,7 @@ from program.errors import ProgramError
 _log = logging.getLogger(__name__)
 
 #: The services on the driver's socket, as a registration names them.
-VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 
 #: Seconds for which the kubelet trusts a device's health; it is sent again in half that time.
 _HEALTH_HOLDS = 60
@@ -136,6 +138,19 @@ class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
                 )
             )
         return health_pb2.NodeWatchResourcesResponse(devices=devices)
+
+
+def serve_health(servicer: HealthServicer, server: grpc.aio.Server) -> None:
+    """Add both versions of the service, which are the same on the wire: kubelets before 1.37 know v1alpha1 alone."""
+    health_pb2_grpc.add_DRAResourceHealthServicer_to_server(servicer, server)
+    watch = grpc.unary_stream_rpc_method_handler(
+        servicer.NodeWatchResources,
+        request_deserializer=health_pb2.NodeWatchResourcesRequest.FromString,
+        response_serializer=health_pb2.NodeWatchResourcesResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("v1alpha1.DRAResourceHealth", {"NodeWatchResources": watch})]
+    )
 
 
 def _reference(claim: api.Claim) -> Reference:

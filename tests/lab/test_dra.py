@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pci.device_metadata import IN_CONTAINER
+from pci.device_metadata import IN_CONTAINER, documents
 from pci.slices import UNHEALTHY
 from tests.lab import board, build, pods
 from tests.lab.lab import Lab
@@ -391,7 +391,7 @@ def made(lab: Lab) -> dict[str, str]:
 def _vgpu(lab: Lab, pod: str) -> str:
     """The address of the vGPU that it has been given, by the file that tells it."""
     told = lab.cluster.kubectl("exec", pod, "--", "sh", "-c", f"cat {IN_CONTAINER}/*/*/*/*")
-    (request,) = json.loads(told)["requests"]
+    (request,) = next(documents(told))["requests"]
     (device,) = request["devices"]
     return str(device["attributes"]["resource.kubernetes.io/pciBusID"]["string"])
 

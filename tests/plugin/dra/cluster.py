@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from pci.slices import DRIVER
-from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2, health_pb2_grpc
+from plugin.kubelet_api.dra_health_v1 import health_pb2
 from plugin.kubelet_api.dra_v1 import dra_pb2 as api
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2 as found
@@ -92,12 +92,14 @@ class DRAKubelet:
         until(is_done, 120)
         return errors
 
-    def health(self) -> dict[str, tuple[int, str]]:
-        """What the first message of the stream says of each device."""
+    def health(self, version: str = "v1") -> dict[str, tuple[int, str]]:
+        """What the first message of the stream of this version says of each device."""
         with grpc.insecure_channel(f"unix:{self.socket()}", options=_OPTIONS) as channel:
-            stream = health_pb2_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
-                health_pb2.NodeWatchResourcesRequest(), timeout=allowed(10)
-            )
+            stream = channel.unary_stream(
+                f"/{version}.DRAResourceHealth/NodeWatchResources",
+                request_serializer=health_pb2.NodeWatchResourcesRequest.SerializeToString,
+                response_deserializer=health_pb2.NodeWatchResourcesResponse.FromString,
+            )(health_pb2.NodeWatchResourcesRequest(), timeout=allowed(10))
             devices = next(iter(stream)).devices
             stream.cancel()
         return {each.device.device_name: (each.health, each.message) for each in devices}

@@ -95,6 +95,7 @@ def test_an_unhealthy_card_is_tainted_and_a_mended_one_is_not(cluster: Cluster) 
         assert cluster.kubelet.health()[SECOND] == (1, "")
         health, why = cluster.kubelet.health()[FIRST]
         assert (health, "0000:01:00.1 (audio) is bound to snd_hda_intel" in why) == (2, True)
+        assert cluster.kubelet.health("v1alpha1") == cluster.kubelet.health("v1"), "kubelets before 1.37 ask so"
         bind(cluster.sys, "0000:01:00.1", "vfio-pci")
         cluster.wait_for(FIRST, SECOND)
 
@@ -162,8 +163,10 @@ def test_a_claims_card_is_in_its_container_with_all_that_the_launcher_reads(clus
         file = Path(mount["hostPath"])
         assert file.stat().st_mode & 0o777 == 0o644
         assert device_metadata.decode(file.read_text(), "gpu-0") == PCIAddress.parse("0000:e1:00.0")
-        attributes = json.loads(file.read_text())["requests"][0]["devices"][0]["attributes"]
-        assert attributes == cluster.published()[SECOND]["attributes"]
+        beta, alpha = map(json.loads, file.read_text().splitlines())
+        assert beta["requests"][0]["devices"][0]["attributes"] == cluster.published()[SECOND]["attributes"]
+        assert (beta.pop("apiVersion"), alpha.pop("apiVersion")) == device_metadata.VERSIONS
+        assert beta == alpha
         assert cluster.kubelet.unprepare(claim) == {uid: ""}
         assert (cluster.specifications(), cluster.checkpoint(), file.exists()) == ({}, {}, False)
 
@@ -317,7 +320,7 @@ def test_an_alternative_of_a_request_goes_by_the_requests_name(cluster: Cluster)
         assert Path(mount["containerPath"]).parent == device_metadata.IN_CONTAINER / device_metadata.of_template(
             "c", "gpu"
         )
-        (request,) = json.loads(Path(mount["hostPath"]).read_text())["requests"]
+        (request,) = next(device_metadata.documents(Path(mount["hostPath"]).read_text()))["requests"]
         assert (request["name"], len(request["devices"])) == ("gpu", 1)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pci.device_metadata import documents
 from plugin.dra.slices import device_name
 from plugin.fabric.abi import Code
 from tests.conftest import Machine
@@ -76,7 +77,7 @@ def test_a_claims_partition_from_prepare_to_unprepare(cluster: Cluster, manager:
         assert manager.active == {(1, 3)}
         specification = cluster.specifications()[one["metadata"]["uid"]]
         (mount,) = specification["devices"][1]["containerEdits"]["mounts"]
-        (told,) = json.loads(Path(mount["hostPath"]).read_text())["requests"][0]["devices"]
+        (told,) = next(documents(Path(mount["hostPath"]).read_text()))["requests"][0]["devices"]
         assert told["attributes"] == its
         pair = ",".join(sorted((ADDRESSES[1], ADDRESSES[3])))
         assert [each["containerEdits"]["env"] for each in specification["devices"]] == [

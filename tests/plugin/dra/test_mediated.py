@@ -1,7 +1,6 @@
 """vGPUs that are mediated devices and made when they are claimed, as before Linux 6.8: on a card with virtual functions
 and on an older one without, which behave as NVIDIA's: tests.vgpu_kernel."""
 
-import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from pci.device_metadata import IN_CONTAINER
+from pci.device_metadata import IN_CONTAINER, documents
 from pci.sysfs.functions import MDEV_TYPES, MDEVS, read_host
 from plugin.cards.claimable import claimable_cards
 from plugin.cards.config import Config, Rule, Serve
@@ -196,7 +195,7 @@ def test_a_claims_mediated_device_is_made_told_and_taken_away(
         for uuid, edit in zip(uuids, edits, strict=True):
             assert [each["path"] for each in edit["deviceNodes"]] == ["/dev/vfio/vfio", f"/dev/vfio/{groups[uuid]}"]
         (mount,) = edits[0]["mounts"]
-        (told,) = json.loads(Path(mount["hostPath"]).read_text())["requests"][0]["devices"]
+        (told,) = next(documents(Path(mount["hostPath"]).read_text()))["requests"][0]["devices"]
         assert told["attributes"]["mdevUUID"] == told["attributes"]["uuid"] == {"string": str(uuids[0])}
         assert told["attributes"]["parent"] == {"string": "0000:41:00.0"}
         (variable,) = edits[1]["env"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pci.address import PCIAddress
+from pci.device_metadata import documents
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Serve
 from plugin.cards.names import PCIIDs
@@ -225,7 +226,7 @@ def test_a_claims_vgpu_is_made_told_and_taken_away(node: Node, pci_ids: PCIIDs) 
         (specification,) = node.cluster.specifications().values()
         edits = specification["devices"][1]["containerEdits"]
         assert [each["path"] for each in edits["deviceNodes"]] == ["/dev/vfio/vfio", f"/dev/vfio/{0x41 * 64 + 2}"]
-        (told,) = json.loads(Path(edits["mounts"][0]["hostPath"]).read_text())["requests"][0]["devices"]
+        (told,) = next(documents(Path(edits["mounts"][0]["hostPath"]).read_text()))["requests"][0]["devices"]
         assert told["name"] == HALF.format(1)
         assert told["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": CARD.function(2)}
         assert told["attributes"]["parent"] == {"string": CARD.address}

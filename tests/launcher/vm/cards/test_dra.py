@@ -14,7 +14,8 @@ from program.errors import UserError
 
 BY_NAME = ResourceClaim(name="gpus", resourceClaimName="team-gpus")
 BY_TEMPLATE = ResourceClaim(name="gpus", resourceClaimTemplateName="gpu-template")
-VERSION = "metadata.resource.k8s.io/v1alpha1"
+VERSION = "metadata.resource.k8s.io/v1beta1"
+EXPECTED = f"{VERSION} or metadata.resource.k8s.io/v1alpha1"
 PCI = {"resource.kubernetes.io/pciBusID": {"string": "0000:41:00.0"}}
 MDEV = {"mdevUUID": {"string": "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"}}
 FILE = "resourceclaims/team-gpus/gpu/gpu.example.com-metadata.json"
@@ -80,16 +81,21 @@ def test_versions_that_are_not_known_are_skipped(tmp_path: Path) -> None:
     assert device(tmp_path) == PCIAddress.parse("0000:41:00.0")
 
 
+def test_a_driver_for_kubernetes_1_36_alone_is_understood(tmp_path: Path) -> None:
+    write(tmp_path, document(PCI, version="metadata.resource.k8s.io/v1alpha1"))
+    assert device(tmp_path) == PCIAddress.parse("0000:41:00.0")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", ": is of no version; expected a document of metadata.resource.k8s.io/v1alpha1"),
+        ("", f": is of no version; expected a document of {EXPECTED}"),
         (
             document(PCI, version="metadata.resource.k8s.io/v2"),
-            ": is of metadata.resource.k8s.io/v2; expected a document of metadata.resource.k8s.io/v1alpha1",
+            f": is of metadata.resource.k8s.io/v2; expected a document of {EXPECTED}",
         ),
-        ("{}", ": has a document without apiVersion; expected apiVersion: metadata.resource.k8s.io/v1alpha1"),
-        ("[1]", ": has a document without apiVersion; expected apiVersion: metadata.resource.k8s.io/v1alpha1"),
+        ("{}", f": has a document without apiVersion; expected apiVersion: {EXPECTED}"),
+        ("[1]", f": has a document without apiVersion; expected apiVersion: {EXPECTED}"),
         ('{"apiVersion": ', ": is not JSON: Expecting value: line 1 column"),
         ("[" * 100_000, ": is not JSON: maximum recursion depth exceeded"),
         (document(PCI, request="other"), ": has the requests other; expected gpu"),

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2 as plugin_dot_kubelet__api_dot_dra__health__v1alpha1_dot_health__pb2
+from plugin.kubelet_api.dra_health_v1 import health_pb2 as plugin_dot_kubelet__api_dot_dra__health__v1_dot_health__pb2
 
 GRPC_GENERATED_VERSION = '1.82.3'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in plugin/kubelet_api/dra_health_v1alpha1/health_pb2_grpc.py depends on'
+        + ' but the generated code in plugin/kubelet_api/dra_health_v1/health_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,9 +36,9 @@ class DRAResourceHealthStub:
             channel: A grpc.Channel.
         """
         self.NodeWatchResources = channel.unary_stream(
-                '/v1alpha1.DRAResourceHealth/NodeWatchResources',
-                request_serializer=plugin_dot_kubelet__api_dot_dra__health__v1alpha1_dot_health__pb2.NodeWatchResourcesRequest.SerializeToString,
-                response_deserializer=plugin_dot_kubelet__api_dot_dra__health__v1alpha1_dot_health__pb2.NodeWatchResourcesResponse.FromString,
+                '/v1.DRAResourceHealth/NodeWatchResources',
+                request_serializer=plugin_dot_kubelet__api_dot_dra__health__v1_dot_health__pb2.NodeWatchResourcesRequest.SerializeToString,
+                response_deserializer=plugin_dot_kubelet__api_dot_dra__health__v1_dot_health__pb2.NodeWatchResourcesResponse.FromString,
                 _registered_method=True)
 
 
@@ -58,14 +58,14 @@ def add_DRAResourceHealthServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'NodeWatchResources': grpc.unary_stream_rpc_method_handler(
                     servicer.NodeWatchResources,
-                    request_deserializer=plugin_dot_kubelet__api_dot_dra__health__v1alpha1_dot_health__pb2.NodeWatchResourcesRequest.FromString,
-                    response_serializer=plugin_dot_kubelet__api_dot_dra__health__v1alpha1_dot_health__pb2.NodeWatchResourcesResponse.SerializeToString,
+                    request_deserializer=plugin_dot_kubelet__api_dot_dra__health__v1_dot_health__pb2.NodeWatchResourcesRequest.FromString,
+                    response_serializer=plugin_dot_kubelet__api_dot_dra__health__v1_dot_health__pb2.NodeWatchResourcesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'v1alpha1.DRAResourceHealth', rpc_method_handlers)
+            'v1.DRAResourceHealth', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('v1alpha1.DRAResourceHealth', rpc_method_handlers)
+    server.add_registered_method_handlers('v1.DRAResourceHealth', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
@@ -87,9 +87,9 @@ class DRAResourceHealth:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/v1alpha1.DRAResourceHealth/NodeWatchResources',
-            plugin_dot_kubelet__api_dot_dra__health__v1alpha1_dot_health__pb2.NodeWatchResourcesRequest.SerializeToString,
-            plugin_dot_kubelet__api_dot_dra__health__v1alpha1_dot_health__pb2.NodeWatchResourcesResponse.FromString,
+            '/v1.DRAResourceHealth/NodeWatchResources',
+            plugin_dot_kubelet__api_dot_dra__health__v1_dot_health__pb2.NodeWatchResourcesRequest.SerializeToString,
+            plugin_dot_kubelet__api_dot_dra__health__v1_dot_health__pb2.NodeWatchResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,1 +1,0 @@
-"""The kubelet's API v1alpha1 for the health of DRA devices, generated from health.proto by `make protos`."""
