@@ -222,7 +222,7 @@ class Kubectl:
 
     def delete_at_once(self, objects: Iterable[AnyObject]) -> str:
         """Delete objects without waiting for their end."""
-        return self._said(["delete", *(_one(each.kind, each.name) for each in objects), "--wait=false"])
+        return self._text(["delete", *(_one(each.kind, each.name) for each in objects), "--wait=false"])
 
     def mark(self, record: ConfigMap, **annotations: str) -> None:
         """Set a record's marks for its VM: `stopped` to a time, or `suspended` to a claim's name; "" removes
@@ -309,9 +309,9 @@ class Kubectl:
         return answer.out
 
     def _changed(self, words: Sequence[str], stdin: bytes, within: float = SECONDS) -> str:
-        return self._said([*words, "-f", "-"], stdin, within)
+        return self._text([*words, "-f", "-"], stdin, within)
 
-    def _said(self, words: Sequence[str], stdin: bytes = b"", within: float = SECONDS) -> str:
+    def _text(self, words: Sequence[str], stdin: bytes = b"", within: float = SECONDS) -> str:
         return printable(self._output(words, stdin, within).decode(errors="replace"))
 
     def _patch(self, controller: Controller, *, suspend: bool, replicas: int) -> None:

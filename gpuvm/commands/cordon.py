@@ -34,20 +34,21 @@ def cordon(
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for whoever asks.")] = "",
 ) -> None:
     """Take a card out of service: no new VM gets it, and who has it keeps it. -n is the plugin's namespace."""
-    kubectl, node, address = _asked(card, cluster)
-    if (known := _known(kubectl).get(key_of(node, address))) is not None:
+    kubectl, node, address = _parts(card, cluster)
+    key = key_of(node, address)
+    if (known := _known(kubectl).get(key)) is not None:
         raise Refusal(card, f"was taken out of service already, {known}", f"`kubectl gpuvm uncordon {card}` ends that")
     if kubectl.named("node", node) is None:
         raise Refusal(f"node {node}", "is not there", "`kubectl get nodes` lists them")
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     value = Cordon(by=kubectl.user(), since=now, why=reason)
-    kubectl.set_data(CONFIG_MAP, key_of(node, address), json.dumps(value.as_json()))
+    kubectl.set_data(CONFIG_MAP, key, json.dumps(value.as_json()))
     print_foreign(f"{node}/{address}: is out of service {_SOON}; {_holders(kubectl, node, address)}\n")
 
 
 def uncordon(card: Card, cluster: ClusterFlags) -> None:
     """Have a card in service again. -n is the plugin's namespace."""
-    kubectl, node, address = _asked(card, cluster)
+    kubectl, node, address = _parts(card, cluster)
     key = key_of(node, address)
     if (known := _known(kubectl).get(key)) is None:
         raise Refusal(card, "is not out of service", "`kubectl gpuvm map` shows which are")
@@ -55,7 +56,7 @@ def uncordon(card: Card, cluster: ClusterFlags) -> None:
     print_foreign(f"{node}/{address}: is in service again {_SOON}; it was taken out of service {known}\n")
 
 
-def _asked(card: str, cluster: ClusterFlags) -> tuple[Kubectl, str, PCIAddress]:
+def _parts(card: str, cluster: ClusterFlags) -> tuple[Kubectl, str, PCIAddress]:
     node, _, text = card.rpartition("/")
     address = address_or_none(text)
     if not re.fullmatch(NAME, node) or address is None:

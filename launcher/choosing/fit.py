@@ -148,7 +148,7 @@ def fit_of(
         if (own := claim_for(entries, selection)) is not None:
             owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
             claims_asked.append(AskedClaim(owner, own.spec(), {each.name: str(each.entry) for each in own.requests}))
-    claims_asked += (_asked(claim, entries, namespace, cluster) for claim in claims)
+    claims_asked += (_asked_claim(claim, entries, namespace, cluster) for claim in claims)
     requirements = requirements_of(claims_asked, selection, cluster)
     matcher = NodeMatcher(requirements, cluster)
     if requirements.devices:
@@ -195,7 +195,7 @@ def claims_of(pod: Mapping[str, Any], cluster: Cluster) -> list[NamedClaim]:
     return claims
 
 
-def _asked(claim: NamedClaim, entries: Iterable[Entry], namespace: str | None, cluster: Cluster) -> AskedClaim:
+def _asked_claim(claim: NamedClaim, entries: Iterable[Entry], namespace: str | None, cluster: Cluster) -> AskedClaim:
     owner = _object(claim, namespace, cluster)
     spec = part_of(owner, "spec", owner)
     requests = {

@@ -53,9 +53,9 @@ def instead_of(resource: str, offers: Offers) -> str:
     known = {each.casefold(): each for each in sorted(offers) if _is_known(each)}
     compared = list(known)[:_MOST]
     if near := difflib.get_close_matches(resource.casefold()[:_LONGEST], compared, n=MOST_TOLD):
-        return f"did you mean {' or '.join(_told(known[each], offers) for each in near)}?"
+        return f"did you mean {' or '.join(_offer(known[each], offers) for each in near)}?"
     if compared:
-        return f"the nodes offer {summary((_told(known[each], offers) for each in compared), MOST_TOLD)}"
+        return f"the nodes offer {summary((_offer(known[each], offers) for each in compared), MOST_TOLD)}"
     return "no node offers any: see whether gpu-plugin runs, `kubectl get pods -A -l app.kubernetes.io/name=gpu-plugin`"
 
 
@@ -64,7 +64,7 @@ def _is_known(resource: str) -> bool:
     return len(resource) <= _LONGEST and not resource.startswith(f"{NODE_DEVICES}/")
 
 
-def _told(resource: str, offers: Offers) -> str:
+def _offer(resource: str, offers: Offers) -> str:
     nodes = (f"{node} has {count}" for node, count in sorted(offers[resource].items()))
     return f"{resource} ({summary(nodes, MOST_TOLD)})"
 

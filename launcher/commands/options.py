@@ -89,13 +89,13 @@ class VMFlags:
 def one_vm(flags: VMFlags, environ: Mapping[str, str]) -> ParsedVM:
     """Read the VM that the flags name, and say the notes about it. `environ` are the variables of its pod."""
     known = known_in(environ, flags.namespace)
-    return _told((read_vm(flags.vm, flags.name, _types(flags), known),))[0]
+    return _with_notes((read_vm(flags.vm, flags.name, _types(flags), known),))[0]
 
 
 def every_vm(flags: VMFlags, suffix: str) -> tuple[ParsedVM, ...]:
     """Read all VMs that the flags name, and say the notes about them. The suffix follows a generateName."""
     known = Known(flags.namespace or None, suffix=suffix)
-    return _told(read_every(flags.vm, flags.name, _types(flags), known))
+    return _with_notes(read_every(flags.vm, flags.name, _types(flags), known))
 
 
 def _types(flags: VMFlags) -> dict[str, Path]:
@@ -103,7 +103,7 @@ def _types(flags: VMFlags) -> dict[str, Path]:
     return {field: file for field, file in files.items() if file is not None}
 
 
-def _told(vms: tuple[ParsedVM, ...]) -> tuple[ParsedVM, ...]:
+def _with_notes(vms: tuple[ParsedVM, ...]) -> tuple[ParsedVM, ...]:
     say_notes([one_line(note) for parsed in vms for note in parsed.notes])
     return vms
 

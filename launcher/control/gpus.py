@@ -80,7 +80,7 @@ def lines_of(answer: GuestGPUs, host: Mapping[str, OnHost], host_silence: str) -
         yield f"{gpu.name}: host {gpu.host} -> guest {gpu.guest}"
         if (its := host.get(gpu.host)) is not None:
             yield from (f"  {line}" for line in _on_host(its))
-        if words := _told(gpu):
+        if words := _state_words(gpu):
             yield f"  in the guest: {words}"
         elif not answer.silence:
             yield "  in the guest: nvidia-smi does not tell of it"
@@ -108,7 +108,7 @@ def _link(speed: float | None, lanes: int | None) -> str:
     return f"{'unknown speed' if speed is None else f'{speed:g} GT/s'} x{'?' if lanes is None else lanes}"
 
 
-def _told(gpu: GuestGPU) -> str:
+def _state_words(gpu: GuestGPU) -> str:
     """Return the known parts of `driver 580.126.09, 34% busy, 10.2 of 79.6 GiB used, 41 °C`."""
     words = []
     if gpu.driver_version is not None:

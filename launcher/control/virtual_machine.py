@@ -76,19 +76,19 @@ class VMService:
         if phase in _STARTED:
             try:
                 async with asyncio.timeout(_STATE):
-                    state = await self._asked(operations.state)
+                    state = await self._of_libvirt(operations.state)
             except TimeoutError:
                 state = operations.VMState("unknown", "libvirt does not answer")
         return messages.State(vm.namespace, vm.name, vm.uid, phase.value, state.state, state.reason)
 
     async def _xml(self) -> messages.XML:
-        return messages.XML(xml=await self._asked(operations.xml))
+        return messages.XML(xml=await self._of_libvirt(operations.xml))
 
     async def _console(self) -> messages.SocketPath:
-        return messages.SocketPath(path=await self._asked(operations.console))
+        return messages.SocketPath(path=await self._of_libvirt(operations.console))
 
     async def _screen(self) -> messages.SocketPath:
-        return messages.SocketPath(path=await self._asked(operations.screen))
+        return messages.SocketPath(path=await self._of_libvirt(operations.screen))
 
     async def _screenshot(self) -> AsyncGenerator[messages.ScreenshotPart]:
         if self._screenshots >= _SCREENSHOTS:
@@ -100,7 +100,7 @@ class VMService:
         try:
             # Also for a caller that stops reading: the call is cancelled then.
             async with asyncio.timeout(_SCREENSHOT):
-                picture = await self._asked(operations.screenshot)
+                picture = await self._of_libvirt(operations.screenshot)
                 mime_type = picture.mime_type
                 while data := await self._libvirt.run(picture.read):
                     yield messages.ScreenshotPart(mime_type, base64.b64encode(data).decode())
@@ -119,17 +119,17 @@ class VMService:
                 )
 
     async def _pause(self) -> messages.Nothing:
-        await self._asked(self._alone("paused", operations.pause))
+        await self._of_libvirt(self._alone("paused", operations.pause))
         self._report("paused")
         return messages.Nothing()
 
     async def _resume(self) -> messages.Nothing:
-        await self._asked(self._alone("resumed", operations.resume))
+        await self._of_libvirt(self._alone("resumed", operations.resume))
         self._report("resumed")
         return messages.Nothing()
 
     async def _reset(self) -> messages.Nothing:
-        await self._asked(self._alone("reset", operations.reset))
+        await self._of_libvirt(self._alone("reset", operations.reset))
         self._report("reset")
         return messages.Nothing()
 
@@ -209,7 +209,7 @@ class VMService:
         return messages.GuestFilesystems(await self._agent(agent.filesystems, seconds))
 
     async def _guest_gpus(self, seconds: int) -> messages.GuestGPUs:
-        devices = await self._asked(lambda domain: guest.hostdevs(domain, self._vm.numbers))
+        devices = await self._of_libvirt(lambda domain: guest.hostdevs(domain, self._vm.numbers))
         readings, silence = await self._nvidia_smi(seconds)
         return messages.GuestGPUs(
             gpus=tuple(
@@ -260,7 +260,7 @@ class VMService:
         with suppress(Refusal):  # it is not defined
             guest.end(self._vm.domain())
 
-    async def _asked(self, operation: Callable[[Any], _T]) -> _T:
+    async def _of_libvirt(self, operation: Callable[[Any], _T]) -> _T:
         """Return libvirt's answer; Refusal if the guest has not started, or libvirt refuses."""
         self._refuse_unless_started(*_STARTED)
         domain = self._vm.domain()
@@ -283,7 +283,7 @@ class VMService:
         """Return the answer of the guest's agent; Refusal if there is none, it refuses, or takes more than so many
         `seconds`."""
         patience = min(max(seconds, 1), _AGENT)
-        return await self._asked(lambda domain: question(lambda text: guest.ask_agent(domain, text, patience)))
+        return await self._of_libvirt(lambda domain: question(lambda text: guest.ask_agent(domain, text, patience)))
 
     def _report(self, words: str) -> None:
         _log.info("%s has been %s over the control socket", self._vm.identity, words)

@@ -78,7 +78,7 @@ class GuestInfo:
 
 def info(ask: AskAgent) -> GuestInfo:
     """Ask the agent for every fact about the guest that it supports; Refusal if it does not answer."""
-    about = _mapping(_asked(ask, "guest-info"))
+    about = _mapping(_answer(ask, "guest-info"))
     commands = about.get("supported_commands")
     able = {
         command.get("name")
@@ -87,7 +87,7 @@ def info(ask: AskAgent) -> GuestInfo:
     }
 
     def answer_to(command: str) -> Any:
-        return _asked(ask, command) if command in able else {}
+        return _answer(ask, command) if command in able else {}
 
     host, system = _mapping(answer_to("guest-get-host-name")), _mapping(answer_to("guest-get-osinfo"))
     interfaces = answer_to("guest-network-get-interfaces")
@@ -104,7 +104,7 @@ def users(ask: AskAgent) -> tuple[GuestUser, ...]:
     """Ask the agent who is logged in to the guest. Refusal if it does not answer."""
     return tuple(
         GuestUser(name=_text(user, "user"), domain=_text(user, "domain"), login_time=_time(user, "login-time"))
-        for user in _mappings(_asked(ask, "guest-get-users"))
+        for user in _mappings(_answer(ask, "guest-get-users"))
     )
 
 
@@ -118,29 +118,29 @@ def filesystems(ask: AskAgent) -> tuple[GuestFilesystem, ...]:
             used=_number(each, "used-bytes", _BYTES) if "used-bytes" in each else 0,
             total=_number(each, "total-bytes", _BYTES) if "total-bytes" in each else 0,
         )
-        for each in _mappings(_asked(ask, "guest-get-fsinfo"))
+        for each in _mappings(_answer(ask, "guest-get-fsinfo"))
     )
 
 
 def set_time(ask: AskAgent, nanoseconds: int) -> None:
     """Have the agent set the guest's clock, in nanoseconds since 1970. Refusal if it does not answer, or cannot."""
-    _asked(ask, "guest-set-time", {"time": nanoseconds})
+    _answer(ask, "guest-set-time", {"time": nanoseconds})
 
 
 def ping(ask: AskAgent) -> None:
     """Raise Refusal if the agent does not answer."""
-    _asked(ask, "guest-ping")
+    _answer(ask, "guest-ping")
 
 
 def start(ask: AskAgent, path: str, arguments: Sequence[str]) -> int:
     """Have the agent start a program without a shell; return its process ID in the guest. Refusal if it cannot."""
     program = {"path": path, "arg": list(arguments), "capture-output": True}
-    return _number(_mapping(_asked(ask, "guest-exec", program)), "pid")
+    return _number(_mapping(_answer(ask, "guest-exec", program)), "pid")
 
 
 def ended(ask: AskAgent, pid: int) -> Ended | None:
     """Return how the program ended, None while it runs. The agent tells the output once."""
-    answer = _mapping(_asked(ask, "guest-exec-status", {"pid": pid}))
+    answer = _mapping(_answer(ask, "guest-exec-status", {"pid": pid}))
     if answer.get("exited") is not True:
         return None
     signal = _number(answer, "signal") if "signal" in answer else 0
@@ -148,7 +148,7 @@ def ended(ask: AskAgent, pid: int) -> Ended | None:
     return Ended(code, signal, _bytes(answer, "out-data"), _bytes(answer, "err-data"))
 
 
-def _asked(ask: AskAgent, command: str, arguments: Mapping[str, Any] | None = None) -> Any:
+def _answer(ask: AskAgent, command: str, arguments: Mapping[str, Any] | None = None) -> Any:
     text = ask(json.dumps({"execute": command, **({"arguments": arguments} if arguments is not None else {})}))
     if len(text) > _LONGEST:
         raise Refusal(_AGENT, f"answers {command} with {len(text)} characters", f"expected at most {_LONGEST}")

@@ -304,10 +304,10 @@ def _hello(link: "PeerLink") -> tuple[GuestMark, int]:
     try:
         match json.loads(link.hear()):
             case {
-                "version": 1,
+                "version": version,
                 "memory": int(memory),
                 "mark": {"qemu": str(qemu), "processor": str(processor), "ran": bool(ran)},
-            }:
+            } if version == _VERSION:
                 return GuestMark(qemu[:100], processor[:100], ran), memory
     except (ValueError, RecursionError):
         pass

@@ -171,7 +171,7 @@ def suspend(
         match event:
             case Saved():
                 vm.becomes(Phase.STOPPING)
-                if not drains:
+                if to.ending is Ending.SUSPENDED and not drains:  # a moved guest's mark comes before its target's
                     _mark(its.root, to.ending)
                 request.done(None)
                 return to.ending

@@ -152,7 +152,7 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventor
     cards = [
         each for card in cards_by_rules(host, config) if (each := by_config(host, card, config, pci_ids)) is not None
     ]
-    devices = _told_apart((*_as_offered(host, cards, config), *_mdevs(host, config, pci_ids)), config, before)
+    devices = _distinct((*_as_offered(host, cards, config), *_mdevs(host, config, pci_ids)), config, before)
     return Inventory(_served_one_way(devices, before))
 
 
@@ -363,7 +363,7 @@ def mediated(host: Host, mdev: MediatedDevice, config: Config, pci_ids: PCIIDs) 
     )
 
 
-def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory | None) -> tuple[Device, ...]:
+def _distinct(devices: tuple[Device, ...], config: Config, before: Inventory | None) -> tuple[Device, ...]:
     """Return the devices; Refusal if two resources share a variable.
 
     With the inventory from `before`, the devices of the later resource are withheld instead: a newly plugged card must

@@ -52,7 +52,7 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, bool]
     gpus = {gpu.name: gpu for gpu in devices.gpus}
     has_ramfb = devices.video is not None and devices.video.type == "ramfb"
     of_gpus = [claim for claim in claims if claim.entry.kind is EntryKind.GPU]
-    if not any(map(_asked, devices.gpus)):
+    if not any(map(_display, devices.gpus)):
         first = next((claim for claim in of_gpus if isinstance(claim.device, UUID)), None)
         if first is None or not devices.autoattachGraphicsDevice:
             return {}
@@ -60,7 +60,7 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, bool]
     displays: dict[str, bool] = {}
     ramfb = ["video"] if has_ramfb else []
     for claim in of_gpus:
-        options = _asked(gpus[claim.entry.name])
+        options = _display(gpus[claim.entry.name])
         if options is None or not (isinstance(claim.device, UUID) if options.enabled is None else options.enabled):
             continue
         if not devices.autoattachGraphicsDevice:
@@ -81,5 +81,5 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, bool]
     return displays
 
 
-def _asked(gpu: GPU) -> Display | None:
+def _display(gpu: GPU) -> Display | None:
     return gpu.virtualGPUOptions.display if gpu.virtualGPUOptions is not None else None

@@ -26,7 +26,7 @@ def read_pod_interfaces(spec: Spec, root: Path = Path("/"), seconds: float = 0.0
     """
     second = second_networks(spec)
     functions = [network for network in second if network.interface.method == "sriov"]
-    attachments = _told(spec, functions, root, seconds)
+    attachments = _attachments(spec, functions, root, seconds)
     interfaces = {}
     for network in second:
         known = attachments.get(network.name)
@@ -41,7 +41,7 @@ def read_pod_interfaces(spec: Spec, root: Path = Path("/"), seconds: float = 0.0
     return interfaces
 
 
-def _told(spec: Spec, functions: list[SecondNetwork], root: Path, seconds: float) -> Mapping[str, PodInterface]:
+def _attachments(spec: Spec, functions: list[SecondNetwork], root: Path, seconds: float) -> Mapping[str, PodInterface]:
     """Return Multus' answer as soon as it names all these virtual functions, or at the deadline."""
     deadline = time.monotonic() + seconds
     while True:
