@@ -66,6 +66,13 @@ class PublishedDevice:
         value = self.attributes.get(domain or self.id.driver, {}).get(own)
         return tuple(value) if isinstance(value, list) else value
 
+    def values(self, name: str) -> frozenset[tuple[type, Any]]:
+        """Return an attribute's values with their types, one or those of a list (KEP-5491); none if there is none."""
+        value = self.attribute(name)
+        return frozenset(
+            (type(each), each) for each in (value if isinstance(value, tuple) else (value,)) if each is not None
+        )
+
     @property
     def product(self) -> str | None:
         """Return the model as people know it: NVML's name of it, or the words by which it is sold."""

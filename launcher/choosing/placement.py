@@ -273,9 +273,8 @@ def _goes(option: _Option, number: int, chosen: Sequence[_Option], sharings: Seq
     for sharing in sharings:
         if (number, option.alternative) not in sharing.bound:
             continue
-        value = option.device.attribute(sharing.attribute)
         before = (other for at, other in enumerate(chosen) if (at, other.alternative) in sharing.bound)
-        if value is None or any(other.device.attribute(sharing.attribute) != value for other in before):
+        if not frozenset.intersection(*(each.device.values(sharing.attribute) for each in (option, *before))):
             return False
     return True
 
@@ -295,25 +294,27 @@ def _in_order(
 
 
 def _possible(candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing], steps: _Steps) -> bool:
-    """Return whether each wanted device can have a candidate so that each sharing has one value of its attribute."""
+    """Return whether each wanted device can have a candidate so that each sharing's devices have one value of its
+    attribute in common."""
     steps.take()
     if not sharings:
         return _matched(candidates)
     first, *others = sharings
     values = dict.fromkeys(
-        option.device.attribute(first.attribute)
+        value
         for number in first.numbers
         for option in candidates[number]
         if (number, option.alternative) in first.bound
+        for value in option.device.values(first.attribute)
     )
     # With None all of them may be alternatives that the sharing does not bind.
-    for value in [*(value for value in values if value is not None), None]:
+    for value in [*values, None]:
         having = [
             [
                 option
                 for option in each
                 if (number, option.alternative) not in first.bound
-                or (value is not None and option.device.attribute(first.attribute) == value)
+                or (value is not None and value in option.device.values(first.attribute))
             ]
             for number, each in enumerate(candidates)
         ]

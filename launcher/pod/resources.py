@@ -44,7 +44,7 @@ def container_resources(
 
     UserError, by the manifest's path, for resources that a pod cannot have.
     """
-    resources, devices = spec.domain.resources, spec.domain.devices
+    resources = spec.domain.resources
     requests, limits = _cpu(resources, guest)
     requests["memory"] = written(needed.request)
     if needed.limit is not None:
@@ -55,7 +55,7 @@ def container_resources(
     for name, number in _devices(spec.domain.devices, needs, node_devices).items():
         requests[name] = limits[name] = str(number)
     _add_others(resources, requests, limits)
-    claims = _claims(devices)
+    claims = _claims(spec)
     return {
         "requests": dict(sorted(requests.items())),
         **({"limits": dict(sorted(limits.items()))} if limits else {}),
@@ -138,14 +138,21 @@ def _with_ours(storage: int) -> str:
     return f"{-(-storage // _MEGABYTE) + _EPHEMERAL_STORAGE}M"
 
 
-def _claims(devices: Devices) -> list[dict[str, str]]:
-    """Return the container's requests of claims. A claim with several requests is listed once, as a whole, since the
-    list's key is the claim's name (Kubernetes' ResourceRequirements)."""
-    requests: dict[str, list[str]] = {}
+def _claims(spec: Spec) -> list[dict[str, str]]:
+    """Return the container's requests of claims. A claim from a template is this pod's alone, and is listed as a whole:
+    it may have CPUs or a network function that no entry names. So is a claim that no entry names. Of a claim by name
+    other pods may have other requests; with several of ours it is listed as a whole too, since the list's key is the
+    claim's name (Kubernetes' ResourceRequirements)."""
+    devices = spec.domain.devices
+    requests: dict[str, list[str]] = {claim.name: [] for claim in spec.resourceClaims}
     for entry in (*devices.gpus, *devices.hostDevices):
         if entry.claimName is not None and entry.requestName is not None:
-            requests.setdefault(entry.claimName, []).append(entry.requestName)
-    return [{"name": claim, **({"request": names[0]} if len(names) == 1 else {})} for claim, names in requests.items()]
+            requests[entry.claimName].append(entry.requestName)
+    shared = {claim.name for claim in spec.resourceClaims if claim.resourceClaimName is not None}
+    return [
+        {"name": claim, **({"request": names[0]} if claim in shared and len(names) == 1 else {})}
+        for claim, names in requests.items()
+    ]
 
 
 def resource_claims(spec: Spec) -> list[Mapping[str, str]]:

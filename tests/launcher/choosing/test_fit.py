@@ -375,6 +375,54 @@ def test_a_claim_that_the_vm_names_is_judged_with_the_rest_of_it() -> None:
     assert [wanted.name for wanted in result.requirements.devices] == ["gpu 'g1'", "gpu 'g0'"]
 
 
+def whole(cpus: int, attribute: str = "resource.kubernetes.io/numaNode") -> dict[str, Any]:
+    """The claim `mine` of a card and so many CPUs of another driver, that share a value of this attribute."""
+    requests = [
+        {"name": "gpu", "exactly": {"deviceClassName": "gpu-launcher.dev"}},
+        {"name": "cpus", "exactly": {"deviceClassName": "dra.cpu", "count": cpus}},
+    ]
+    constraint = {"matchAttribute": attribute}
+    return {**CLAIM, "spec": {"devices": {"requests": requests, "constraints": [constraint]}}}
+
+
+def beside_cpus(*attributes: dict[str, Any]) -> list[dict[str, Any]]:
+    """RTX, whose second card is on NUMA node 1, with a CPU of these attributes for each."""
+    cards: list[dict[str, Any]] = json.loads(json.dumps(RTX))
+    for card, node in zip(cards[0]["spec"]["devices"], (0, 1), strict=True):
+        card["attributes"] |= {"resource.kubernetes.io/numaNode": {"int": node}}
+    devices = [{"name": f"cpu-{number}", "attributes": each} for number, each in enumerate(attributes)]
+    pool = {"name": "rtx", "generation": 1, "resourceSliceCount": 1}
+    of_cpus = {**RTX[0], "metadata": {"name": "cpus"}}
+    of_cpus["spec"] = {"driver": "dra.cpu", "nodeName": "rtx", "pool": pool, "devices": devices}
+    expression = {"cel": {"expression": 'device.driver == "dra.cpu"'}}
+    device_class = {"kind": "DeviceClass", "metadata": {"name": "dra.cpu"}, "spec": {"selectors": [expression]}}
+    return [*cards, of_cpus, {"apiVersion": "resource.k8s.io/v1", **device_class}]
+
+
+def test_cpus_of_another_driver_in_the_vms_claim_bring_its_card_to_their_numa_node() -> None:
+    cpus = [{"resource.kubernetes.io/numaNode": {"int": node}} for node in (0, 1, 1)]
+    two = fit([*beside_cpus(*cpus), whole(2)], Request("gpus", "gpu"), claims=[NAMED])
+    assert taken(two) == {"rtx": ["pci-0000-e1-00-0", "cpu-1", "cpu-2"]}
+    three = fit([*beside_cpus(*cpus), whole(3)], Request("gpus", "gpu"), claims=[NAMED])
+    assert str(reason(three, "rtx")).startswith("not 4 of the cards that could be had share one NUMA node")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cards"),
+    [
+        ([{"ints": [2, 1]}, {"int": 1}], ["pci-0000-e1-00-0", "cpu-0", "cpu-1"]),
+        ([{"ints": [0, 1]}, {"ints": [1, 2]}], ["pci-0000-e1-00-0", "cpu-0", "cpu-1"]),
+        ([{"ints": [0, 2]}, {"ints": [1, 2]}], None),  # each goes with the other, and both with no card
+        ([{"strings": ["1"]}, {"int": 1}], None),
+    ],
+)
+def test_lists_share_what_all_of_them_have(nodes: list[dict[str, Any]], cards: list[str] | None) -> None:
+    """KEP-5491."""
+    cpus = [{"resource.kubernetes.io/numaNode": node} for node in nodes]
+    result = fit([*beside_cpus(*cpus), whole(2)], Request("gpus", "gpu"), claims=[NAMED])
+    assert taken(result) == ({} if cards is None else {"rtx": cards})
+
+
 ATTRIBUTES = [device["attributes"] for device in RTX[0]["spec"]["devices"]]
 
 

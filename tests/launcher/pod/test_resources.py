@@ -82,8 +82,15 @@ def test_huge_pages_are_called_as_the_kubelet_calls_them(tmp_path: Path) -> None
         assert resources_of(path)["requests"][name] == resources_of(path)["limits"][name] == "1Gi"
 
 
-def test_several_requests_of_one_claim_are_the_claim_as_a_whole() -> None:
-    assert resources_of(VMS / "dra.yaml")["claims"] == [{"name": "gpus"}, {"name": "vgpus", "request": "vgpu"}]
+def test_a_claim_of_the_pods_own_is_had_as_a_whole_and_of_a_shared_one_what_the_vm_names(tmp_path: Path) -> None:
+    """CPUs or a network function of another driver came with the pod's claim, and no container got them."""
+    assert resources_of(VMS / "dra.yaml")["claims"] == [{"name": "gpus"}, {"name": "vgpus"}]
+    shared = tmp_path / "vm.yaml"
+    text = (
+        (VMS / "dra.yaml").read_text().replace("resourceClaimTemplateName: vgpu-template", "resourceClaimName: vgpus")
+    )
+    shared.write_text(f"{text.rstrip()}\n  - {{name: cpus, resourceClaimName: four-cpus}}\n")
+    assert resources_of(shared)["claims"] == [{"name": "gpus"}, {"name": "vgpus", "request": "vgpu"}, {"name": "cpus"}]
 
 
 @pytest.mark.parametrize(
