@@ -5,10 +5,13 @@ Every function returns the directory of its part. `python -m tests.lab.build` ma
     kubernetes, containerd, kueue,
     multus                   Go modules, at the versions of go/*/go.mod; where KUBERNETES names another minor version of
                              Kubernetes than go.mod has, or `newest`, at those of the file that has it beside go.mod
-    kernels                  Debian stable's cloud kernel for the node, with modules compiled; the VM's from source
+    kernel                   Debian stable's cloud kernel for the node, and what compiles the two below, of one version
+    modules                  VFIO and IOMMUFD for that kernel, with drivers of mediated devices and of vGPUs
+    guest_kernel             the VM's, from source
+    initrd                   the node's initial RAM disk
     node_root, image_root    Debian stable's packages
     dependencies             the Python packages of both images, at the versions of deploy/*/requirements.txt
-    guest                    kernel and initial RAM disk of the Linux in the VM
+    guest                    the image with kernel and initial RAM disk of the Linux in the VM
     kubevirt                 KubeVirt's programs, and the image of its pods, where KUBEVIRT names a release's directory
     disk                     the node's disk: all of that, with the images unpacked in containerd's store; with
                              KubeVirt's, kubevirt_disk
@@ -21,7 +24,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -188,42 +191,85 @@ def kueue() -> Path:
 
 
 @cache
-def kernels() -> Path:
-    """The node's, which is Debian's cloud kernel as it comes: `vmlinuz`, `modules/`, `initrd`. In `cdevs/` its VFIO and
-    IOMMUFD, compiled with VFIO's device nodes, which no kernel of Debian's has, and drivers of mediated devices and of
-    vGPUs. And `guest`, a small one for the VM.
+def kernel() -> Path:
+    """Debian's cloud kernel as it comes: `vmlinuz`, `modules/`. And `root/`: compilers, its headers, its packed source.
 
-    All of one version, from one look at Debian's archive, and compiled in a root of Debian's: modules need the kernel's
-    own compiler, and the headers' programs its libraries.
+    All of one version, from one look at Debian's archive, in which a later one replaces it.
     """
-    parts = [_LAB / "kernel" / name for name in ("guest.config", "Kbuild", "span.c", "nvidia.c")]
-    initrd_init = _LAB / "node" / "initrd-init"
 
     def make(out: Path) -> None:
         with _scratch(out) as scratch:
-            image, root = scratch / "image", scratch / "root"
-            image.mkdir()
-            extract("linux-image-cloud-amd64", image)
-            _debootstrap(root, *_COMPILERS)
-            (packed,) = (root / "usr/src").glob("linux-source-*.tar.xz")
-            (root / "linux").mkdir()
-            unused = [f"--exclude={packed.name.removesuffix('.tar.xz')}/{files}" for files in _UNUSED]
-            command("tar", "-C", root / "linux", "--strip-components=1", *unused, "-xf", packed)
-            shutil.copytree(_LAB / "kernel", root / "lab")
-            shutil.move(next(image.glob("boot/vmlinuz-*")), out / "vmlinuz")
+            extract("linux-image-cloud-amd64", scratch)
+            shutil.move(next(scratch.glob("boot/vmlinuz-*")), out / "vmlinuz")
             (out / "modules").mkdir()
-            modules = Path(shutil.move(next(image.glob("usr/lib/modules/*")), out / "modules"))
-            _compile_cdevs(root, modules.name, out / "cdevs")
-            _compile_guest(root, out / "guest")
-            initrd = scratch / "initrd"
-            initrd.mkdir()
-            (disk_driver,) = modules.rglob("virtio_blk.ko.xz")
-            (initrd / "virtio_blk.ko").write_bytes(subprocess.check_output(["xz", "-dc", disk_driver]))
-            copy_busybox(initrd)
-            shutil.copy(initrd_init, initrd / "init")
-            write_initrd(initrd, out / "initrd")
+            shutil.move(next(scratch.glob("usr/lib/modules/*")), out / "modules")
+        _debootstrap(out / "root", *_COMPILERS)
 
-    return cached("kernels", [*parts, initrd_init, node_root(), DEBIAN, *_COMPILERS, *_MODULES], make)
+    return cached("kernel", [DEBIAN, *_COMPILERS, *_NO_DOCS], make)
+
+
+@cache
+def modules() -> Path:
+    """`lib/`, where modprobe looks for modules: VFIO and IOMMUFD of Debian's source, compiled with VFIO's device nodes,
+    which no kernel of Debian's has, and drivers of mediated devices and of vGPUs. kernel/Kbuild says which.
+
+    Compiled in a root of Debian's: modules need the kernel's own compiler, and the headers' programs its libraries.
+    """
+    parts = [_LAB / "kernel" / name for name in ("Kbuild", "mtty.c", "nvidia.c", "span.c")]
+
+    def make(out: Path) -> None:
+        (release,) = (path.name for path in (kernel() / "modules").iterdir())
+        place = out / "lib/modules" / release
+        place.mkdir(parents=True)
+        with _scratch(out) as scratch:
+            _unpack_source(scratch, only=_MODULES)
+            iommufd = scratch / "drivers/iommu/iommufd"
+            for part in parts:
+                shutil.copy(part, iommufd if part.name == "span.c" else scratch)
+            with (iommufd / "Makefile").open("a") as makefile:
+                makefile.write("iommufd-y += span.o iova_bitmap.o\n")
+            headers = f"/usr/src/linux-headers-{release}"
+            _compile_in(scratch, "make", "-C", headers, "M=/mnt", f"-j{os.cpu_count()}", "modules")
+            for module in scratch.rglob("*.ko"):
+                _compile_in(scratch, "strip", "--strip-debug", f"/mnt/{module.relative_to(scratch)}")
+                shutil.move(module, place)
+
+    return cached("modules", [*parts, kernel(), *_MODULES], make)
+
+
+@cache
+def guest_kernel() -> Path:
+    """`vmlinuz`: a small kernel for the VM, of kernel/guest.config."""
+    config = _LAB / "kernel" / "guest.config"
+
+    def make(out: Path) -> None:
+        with _scratch(out) as scratch:
+            _unpack_source(scratch, without=_UNUSED)
+            shutil.copy(config, scratch)
+            _compile_in(scratch, "make", "-C", "/mnt", "tinyconfig")
+            _compile_in(scratch, "sh", "-c", "cd /mnt && scripts/kconfig/merge_config.sh -m .config guest.config")
+            _compile_in(scratch, "make", "-C", "/mnt", "olddefconfig")
+            _require_config(scratch / ".config", config)
+            _compile_in(scratch, "make", "-C", "/mnt", f"-j{os.cpu_count()}", "bzImage")
+            shutil.move(scratch / "arch/x86/boot/bzImage", out / "vmlinuz")
+
+    return cached("guest-kernel", [config, kernel(), *_UNUSED], make)
+
+
+@cache
+def initrd() -> Path:
+    """`initrd`: what finds the node's disk."""
+    init = _LAB / "node" / "initrd-init"
+
+    def make(out: Path) -> None:
+        with _scratch(out) as scratch:
+            (driver,) = (kernel() / "modules").rglob("virtio_blk.ko.xz")
+            (scratch / "virtio_blk.ko").write_bytes(subprocess.check_output(["xz", "-dc", driver]))
+            copy_busybox(scratch)
+            shutil.copy(init, scratch / "init")
+            write_initrd(scratch, out / "initrd")
+
+    return cached("initrd", [init, kernel(), node_root()], make)
 
 
 @cache
@@ -275,10 +321,10 @@ def guest() -> Path:
             copy_busybox(initrd)
             shutil.copy(init, initrd / "init")
             write_initrd(initrd, layer / "initrd")
-            shutil.copy(kernels() / "guest", layer / "vmlinuz")
+            shutil.copy(guest_kernel() / "vmlinuz", layer)
             write_layer(out / "layer.tar", layer)
 
-    return cached("guest", [init, kernels(), node_root(), _LAB / "images.py"], make)
+    return cached("guest", [init, guest_kernel(), node_root(), _LAB / "images.py"], make)
 
 
 def kubevirt_directory() -> Path | None:
@@ -348,7 +394,7 @@ def kubevirt_disk() -> Path:
 def _disk(name: str, *more: Path) -> Path:
     """`more` are parts with a layer that is KubeVirt's image."""
     parts = (
-        *(node_root(), kernels(), containerd(), kubernetes(), multus()),
+        *(node_root(), kernel(), modules(), containerd(), kubernetes(), multus()),
         *(image_root(), dependencies(), guest(), *more),
     )
     files = [path for path in sorted((_LAB / "node").rglob("*")) if path.is_file()]
@@ -360,9 +406,9 @@ def _disk(name: str, *more: Path) -> Path:
             command("cp", "-a", node_root() / "root", root)
             command("cp", "-a", *containerd().iterdir(), kubernetes() / "kubelet", root / "usr/local/bin")
             command("cp", "-a", multus() / "multus", root / "usr/lib/cni")
-            command("cp", "-a", kernels() / "modules", root / "usr/lib")
+            command("cp", "-a", kernel() / "modules", root / "usr/lib")
             command("cp", "-a", _LAB / "node", root / "lab")
-            command("cp", "-a", kernels() / "cdevs", root / "lab")
+            command("cp", "-a", f"{modules()}/.", root / "lab/cdevs")
             for release in (root / "usr/lib/modules").iterdir():
                 command("chroot", root, "depmod", release.name)
                 command("chroot", root, "depmod", "-b", "/lab/cdevs", release.name)
@@ -542,30 +588,18 @@ def write_initrd(root: Path, initrd: Path) -> None:
     command("sh", "-c", f"find . | cpio --create --format=newc --quiet > '{initrd}'", cwd=root)
 
 
-def _compile_cdevs(root: Path, release: str, out: Path) -> None:
-    """The modules of kernel/Kbuild, below `out` where modprobe looks for that release's."""
-    command("cp", "--parents", "-a", *_MODULES, root / "lab", cwd=root / "linux")
-    (root / "lab/span.c").rename(root / "lab/drivers/iommu/iommufd/span.c")
-    with (root / "lab/drivers/iommu/iommufd/Makefile").open("a") as makefile:
-        makefile.write("iommufd-y += span.o\n")
-    headers = f"/usr/src/linux-headers-{release}"
-    command("chroot", root, "make", "-C", headers, "M=/lab", f"-j{os.cpu_count()}", "modules")
-    place = out / "lib/modules" / release
-    place.mkdir(parents=True)
-    for module in (root / "lab").rglob("*.ko"):
-        command("chroot", root, "strip", "--strip-debug", module.relative_to(root))
-        shutil.move(module, place)
+def _unpack_source(to: Path, *, only: Iterable[str] = (), without: Iterable[str] = ()) -> None:
+    """Unpack the kernel's source: these files and directories `only`, or what is left `without` those."""
+    (packed,) = (kernel() / "root/usr/src").glob("linux-source-*.tar.xz")
+    top = packed.name.removesuffix(".tar.xz")
+    excluded = (f"--exclude={top}/{files}" for files in without)
+    command("tar", "-C", to, "--strip-components=1", *excluded, "-xf", packed, *(f"{top}/{files}" for files in only))
 
 
-def _compile_guest(root: Path, out: Path) -> None:
-    """A kernel of kernel/guest.config."""
-    made = root / "linux/.config"
-    command("chroot", root, "make", "-C", "/linux", "tinyconfig")
-    command("chroot", root, "sh", "-c", "cd /linux && scripts/kconfig/merge_config.sh -m .config /lab/guest.config")
-    command("chroot", root, "make", "-C", "/linux", "olddefconfig")
-    _require_config(made, root / "lab/guest.config")
-    command("chroot", root, "make", "-C", "/linux", f"-j{os.cpu_count()}", "bzImage")
-    shutil.move(root / "linux/arch/x86/boot/bzImage", out)
+def _compile_in(directory: Path, *argv: str) -> None:
+    """Run a command of the compilers' root, in which the directory is /mnt."""
+    mounted = 'mount --bind "$1" "$2/mnt"; root=$2; shift 2; exec chroot "$root" "$@"'
+    command("unshare", "--mount", "sh", "-ec", mounted, "sh", directory, kernel() / "root", *argv)
 
 
 def _require_config(got: Path, asked: Path) -> None:

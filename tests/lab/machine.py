@@ -77,7 +77,7 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
         *("-object", f"{memory},id=m0", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),
         *("-object", f"{memory},id=m1", "-numa", f"node,nodeid=1,memdev=m1{others}"),
         *(("-device", "intel-iommu,intremap=on,caching-mode=on") if machine.iommu else ()),
-        *("-kernel", str(build.kernels() / "vmlinuz"), "-initrd", str(build.kernels() / "initrd")),
+        *("-kernel", str(build.kernel() / "vmlinuz"), "-initrd", str(build.initrd() / "initrd")),
         *("-append", _kernel_arguments(machine)),
         *("-drive", f"file={overlay},format=qcow2,if=none,id=d0,cache=unsafe"),
         *("-device", "virtio-blk-pci,drive=d0,bus=pcie.0,addr=0x10"),
