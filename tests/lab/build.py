@@ -437,6 +437,8 @@ def tree_images(scratch: Path) -> Path:
         (layer / "usr/local/bin" / script.name).write_text(f"#!/usr/bin/python3\n{body}")
         (layer / "usr/local/bin" / script.name).chmod(0o755)
     shutil.rmtree(site / "bin")
+    (layer / "usr/lib/libvirt").mkdir(parents=True)
+    shutil.copy(ROOT / "deploy/launcher/libvirt_iohelper", layer / "usr/lib/libvirt")
     write_layer(scratch / "tree.tar", layer)
     archive = scratch / "images.tar"
     write_image(

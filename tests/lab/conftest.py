@@ -13,6 +13,7 @@ from tests.lab import build
 from tests.lab.box import LabNeeds, opened_box, require_host
 from tests.lab.control_plane import Cluster, running_control_plane
 from tests.lab.lab import Lab, running_lab
+from tests.lab.terminal import HOME, Terminal
 from tests.processes import ROOT
 
 #: Where every part's logs go when a test has failed.
@@ -123,6 +124,12 @@ def _machine_goes_on(request: pytest.FixtureRequest) -> None:
 def plugin(lab: Lab) -> str:
     """The plugin's pod, once it runs."""
     return lab.start_plugin()
+
+
+@pytest.fixture(scope="module")
+def terminal(lab: Lab) -> Terminal:
+    lab.box.path(HOME).mkdir()
+    return Terminal(lab)
 
 
 @pytest.hookimpl(wrapper=True)

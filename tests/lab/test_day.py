@@ -7,13 +7,8 @@ test_controllers.py.
 """
 
 import json
-import os
 import shlex
-import sys
-import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +16,19 @@ import pytest
 from lxml import etree
 
 from launcher.pod.metadata import ID
-from tests.lab import build, other_node, pods
+from tests.lab import build, counting, other_node, pods
 from tests.lab.by_address import check_by_address
 from tests.lab.conftest import Timed
 from tests.lab.lab import Console, Lab
 from tests.lab.machine import FAR, LEGACY
 from tests.lab.recorded import check_recorded
 from tests.lab.restricted import check_restricted
-from tests.lab.waiting import CommandFailed, NotYet
-from tests.processes import ROOT
+from tests.lab.terminal import HOME, Terminal
+from tests.lab.waiting import CommandFailed
 
 MACHINE = LEGACY
 
-_HOME = "/run/lab/day"
-_FILE = f"{_HOME}/vm.yaml"
+_FILE = f"{HOME}/vm.yaml"
 ELSEWHERE = "elsewhere"
 #: What the guest says to whoever comes to its ports: what ssh expects first.
 BANNER = "SSH-2.0-lab"
@@ -73,63 +67,6 @@ LOST: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "pool": ("deployment", "Always", {}),
     "batch": ("job", "RerunOnFailure", _ENDS),
 }
-#: Gives a VM more memory.
-_EDITOR = "sed -i s/256Mi/272Mi/"
-_FIRST_BYTES = "import socket, sys; print(socket.create_connection(('127.0.0.1', int(sys.argv[1])), 60).recv(64))"
-
-
-@dataclass(frozen=True)
-class Terminal:
-    """Where a person works: kubectl, its plugin gpuvm, and an editor."""
-
-    lab: Lab
-
-    def argv(self, *words: str) -> tuple[str, ...]:
-        path = f"/run/lab/kubernetes:{ROOT / '.venv/bin'}:{os.environ['PATH']}"
-        environ = {"PATH": path, "KUBECONFIG": self.lab.cluster.argv()[2], "TMPDIR": _HOME, "KUBE_EDITOR": _EDITOR}
-        return ("env", *(f"{name}={value}" for name, value in environ.items()), "kubectl", "gpuvm", *words)
-
-    def gpuvm(self, *words: str) -> str:
-        """What `kubectl gpuvm` prints. CommandFailed where it fails."""
-        done = self.lab.box.run(*self.argv(*words), seconds=150)
-        if done.returncode != 0:
-            raise CommandFailed(f"kubectl gpuvm {' '.join(words)}: {done.stderr}")
-        return done.stdout
-
-    def asked(self, *words: str) -> str:
-        """The same, asked again where the launcher had no time to answer: its processor is emulated."""
-        until = time.monotonic() + self.lab.box.patience.allowed(150)
-        while time.monotonic() < until:
-            with suppress(CommandFailed):
-                return self.gpuvm(*words)
-        return self.gpuvm(*words)
-
-    def refused(self, *words: str) -> str:
-        """Why it does not do that."""
-        with pytest.raises(CommandFailed) as why:
-            self.gpuvm(*words)
-        return str(why.value)
-
-    def listed(self) -> dict[str, dict[str, Any]]:
-        """The VMs that it lists, by the names of their pods, or of their controllers where there is no pod."""
-        return {vm["name"]: vm for vm in json.loads(self.gpuvm("list", "-o", "json"))}
-
-    def said_at(self, port: int, text: str) -> None:
-        """Wait until the text comes first to whoever connects to the local port."""
-
-        def look() -> bool:
-            done = self.lab.box.run(sys.executable, "-c", _FIRST_BYTES, str(port))
-            if text not in done.stdout:
-                raise NotYet(done.stdout + done.stderr)
-            return True
-
-        self.lab.until(f"{text} at port {port}", look, 150)
-
-
-@pytest.fixture(scope="module")
-def terminal(lab: Lab) -> Terminal:
-    lab.box.path(_HOME).mkdir()
-    return Terminal(lab)
 
 
 @pytest.fixture(scope="module")
@@ -231,8 +168,8 @@ def test_guest_info_of_a_guest_without_an_agent_says_what_it_lacks(lab: Lab, ter
 
 def test_a_screenshot_is_a_picture(lab: Lab, terminal: Terminal, vm: Console, timed: Timed) -> None:
     with timed("screenshot"):
-        terminal.asked("screenshot", "first", "-f", f"{_HOME}/screen.png")
-    assert lab.box.path(f"{_HOME}/screen.png").read_bytes().startswith(b"\x89PNG")
+        terminal.asked("screenshot", "first", "-f", f"{HOME}/screen.png")
+    assert lab.box.path(f"{HOME}/screen.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_vnc_opens_a_port_where_the_guests_screen_greets(
@@ -322,6 +259,29 @@ def test_a_stopped_vm_has_no_pod_is_listed_and_keeps_its_manifest(lab: Lab, term
     (config_map,) = _of(lab, "first", "configmaps")
     assert "272Mi" in config_map["data"]["vm.yaml"]
     assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"
+
+
+@pytest.mark.thorough
+def test_a_vm_is_suspended_resumed_moved_stopped_started_and_deleted(
+    lab: Lab, plugin: str, terminal: Terminal, timed: Timed
+) -> None:
+    """Resumed and moved, its guest goes on; started, it boots. Without --thorough test_mission.py suspends a VM."""
+    counting.prepare(lab)
+    how: dict[str, Any] = {"grace": 1, "annotations": counting.TO_CLAIM, "more": counting.counts()}
+    lab.box.path(_FILE).write_text(json.dumps(pods.manifest("kept", 0, run_strategy="Always", **how)))
+    with timed("apply of a small VM, until its guest runs"):
+        terminal.gpuvm("apply", "-f", _FILE, "--image", build.LAUNCHER)
+        lab.wait_for_log("kept", "is running")
+    resumed = counting.check_suspended(lab, terminal, timed, "kept")
+    counting.check_moved(lab, terminal, timed, "kept", resumed)
+    with timed("stop of the moved VM"):
+        terminal.gpuvm("stop", "kept")
+        lab.until("it is stopped", lambda: terminal.listed()["kept"]["state"] == "Stopped", 60)
+    with timed("start, until its guest runs"):
+        terminal.gpuvm("start", "kept")
+        assert "goes on from" not in lab.wait_for_log("kept", "is running")
+    with timed("delete"):
+        counting.delete(lab, terminal, "kept")
 
 
 def test_with_the_taint_the_lost_vms_start_on_the_other_node_and_never_in_two_places(
