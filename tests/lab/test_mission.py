@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from launcher.vm.memory.pod import page_tables
-from tests.lab import board, build, pods, table
+from tests.lab import board, build, counting, pods, table
 from tests.lab.conftest import Timed
 from tests.lab.lab import Console, Lab
 from tests.lab.machine import ALONE, BOARD, CARD, FAR, MODERN, NEWCOMER, NVME, SCREEN, SHARED, USB
 from tests.lab.page_tables import page_tables_of
+from tests.lab.terminal import Terminal
 from tests.lab.vgpu_driver import check_answers, check_functions, check_openings
 
 MACHINE = replace(MODERN, vgpus=True, board=True)
@@ -28,17 +29,25 @@ MACHINE = replace(MODERN, vgpus=True, board=True)
 CUT, VGPUS = f"{NVME}.0", (f"{NVME}.1", f"{NVME}.2")
 VGPU, TYPE, NUMBER = "10de:26b9", "L40S-24Q", "1155"
 VGPU_RESOURCE = "example.com/vgpu"
+#: vGPUs of another card, which can migrate: serial ports, from which comes back what is written to them.
+PORT, PORT_RESOURCE, PORTS_OF = "Single port serial", "example.com/port", "1013:00b8"
 CONFIG: dict[str, Any] = {
     **pods.CARDS,
-    "vgpus": [{"device": VGPU, "types": {TYPE: len(VGPUS)}}],
+    "vgpus": [{"device": VGPU, "types": {TYPE: len(VGPUS)}}, {"device": PORTS_OF, "types": {PORT: 2}}],
     "offer": [
         *pods.CARDS["offer"],
         {"vgpu_type": f"NVIDIA {TYPE}", "resource": VGPU_RESOURCE},
+        {"mdev_type": PORT, "resource": PORT_RESOURCE},
         board.OFFER,
         table.USB,
     ],
 }
 ONE_VGPU = {"domain": {"devices": {"gpus": [{"name": "vgpu", "deviceName": VGPU_RESOURCE}]}}}
+#: The guest's second serial port is that vGPU.
+_COUNTS = counting.counts(
+    "/dev/ttyS1",
+    {"gpus": [{"name": "port", "deviceName": PORT_RESOURCE, "virtualGPUOptions": {"display": {"enabled": False}}}]},
+)
 #: The two cards that are free to go, and where the guest has them.
 HOSTDEVS = [
     (f"{ALONE}.0", "0000:01:00.0"),
@@ -115,7 +124,9 @@ def test_the_plugins_pod_registers_and_the_node_shows_its_cards(lab: Lab, plugin
 
 def test_the_init_container_makes_the_vgpus_of_the_config_and_the_plugin_offers_them(lab: Lab, plugin: str) -> None:
     lab.wait_for_cards(len(VGPUS), VGPU_RESOURCE)
+    lab.wait_for_cards(2, PORT_RESOURCE)
     assert lab.cluster.kubectl("logs", plugin, "-c", "vgpus").splitlines() == [
+        *[f"{SCREEN}: make a vGPU of type {PORT}"] * 2,
         f"{CUT}: turn on its virtual functions (sriov-manage -e)",
         *[f"{CUT}: make a vGPU of type {TYPE}"] * len(VGPUS),
     ]
@@ -134,7 +145,10 @@ def test_the_nodes_page_and_its_metrics_come_through_the_api_servers_proxy(lab: 
 
 def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab, plugin: str) -> None:
     devices = lab.inventory(plugin)
+    ports = [address for address, device in devices.items() if device["model"].startswith(PORT)]
+    assert len(ports) == 2
     assert {address: device["healthy"] for address, device in devices.items()} == {
+        **dict.fromkeys(ports, True),
         SCREEN: False,
         f"{ALONE}.0": True,
         **{f"{shared}.0": False for shared in SHARED},
@@ -295,6 +309,20 @@ def test_a_vm_of_the_table_has_its_disks_and_its_cards_where_explain_says(
     assert started.devices() == table.explained(file, started.variables)
 
 
+def test_a_guest_whose_vgpu_can_migrate_goes_on_in_another_pod(
+    lab: Lab, plugin: str, terminal: Terminal, timed: Timed, pytestconfig: pytest.Config
+) -> None:
+    """With its memory, in which it counts, its uptime, and its port as it has set it up: else that would be silent.
+    Suspended, and with --thorough moved as well."""
+    lab.wait_for_cards(2, PORT_RESOURCE)
+    counting.prepare(lab)
+    with lab.vm("saved", 0, annotations=counting.TO_CLAIM, more=_COUNTS):
+        resumed = counting.check_suspended(lab, terminal, timed, "saved")
+        if pytestconfig.getoption("--thorough"):
+            counting.check_moved(lab, terminal, timed, "saved", resumed)
+        counting.delete(lab, terminal, "saved")
+
+
 def test_a_guests_page_tables_are_those_that_its_pod_counts(
     lab: Lab, plugin: str, noted: Callable[[str], None]
 ) -> None:
@@ -356,6 +384,7 @@ def test_after_a_boot_with_one_more_device_in_front_nobody_gets_that_in_place_of
         assert lab.cluster.get("pod", "bound")["status"]["reason"] == "UnexpectedAdmissionError"
     lab.wait_for_cards(2)
     lab.wait_for_cards(len(VGPUS), VGPU_RESOURCE)
+    lab.wait_for_cards(2, PORT_RESOURCE)
     assert _types(lab) == [NUMBER] * len(VGPUS)
     with lab.pod("stale", 2, env={pods.VARIABLE: f"{ALONE}.0,{FAR}.0"}):
         lab.wait_for_end("stale")
