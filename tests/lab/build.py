@@ -429,7 +429,8 @@ def tree_images(scratch: Path) -> Path:
     site = layer / _SITE
     wheels = scratch / "wheels"
     command(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", wheels, cwd=ROOT)
-    _pip_install(site, "--no-deps", next(wheels.iterdir()))
+    # This Python's bytecode is of no use to the image's.
+    _pip_install(site, "--no-deps", "--no-compile", next(wheels.iterdir()))
     _compile(site)
     (layer / "usr/local/bin").mkdir(parents=True)
     for script in (site / "bin").iterdir():
