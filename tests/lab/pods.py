@@ -58,8 +58,15 @@ def overlay(
     directory.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "deploy", directory / "deploy", dirs_exist_ok=True)
     name, _, tag = build.PLUGIN.rpartition(":")
+    # Whoever waits for a plugin waits for two probes.
+    often = {"startupProbe": {"periodSeconds": 1, "failureThreshold": 600}, "readinessProbe": {"periodSeconds": 1}}
     patch: list[dict[str, Any]] = [
-        {"op": "add", "path": f"{_ARGUMENTS}/-", "value": argument} for argument in arguments
+        *({"op": "add", "path": f"{_ARGUMENTS}/-", "value": argument} for argument in arguments),
+        *(
+            {"op": "replace", "path": f"{_CONTAINER}/{probe}/{field}", "value": value}
+            for probe, fields in often.items()
+            for field, value in fields.items()
+        ),
     ]
     if base == "dra":
         # Nothing makes the way of a Service here; and the plugin of the lab is not in kube-system.
@@ -78,7 +85,7 @@ def overlay(
         "configMapGenerator": [
             {"name": "gpu-plugin", "namespace": "kube-system", "behavior": "replace", "files": ["config.yaml"]}
         ],
-        "patches": [{"target": {"kind": "DaemonSet"}, "patch": json.dumps(patch)}] if patch else [],
+        "patches": [{"target": {"kind": "DaemonSet"}, "patch": json.dumps(patch)}],
     }
     (directory / "kustomization.yaml").write_text(json.dumps(kustomization))
     (directory / "config.yaml").write_text(json.dumps(config))
