@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 from tests.waiting import allowed, until
 
@@ -41,20 +41,25 @@ def untimed(text: str) -> str:
     return "".join(_TIME.sub("", line, count=1) for line in text.splitlines(keepends=True))
 
 
+class Process(Protocol):
+    """What is used here of subprocess.Popen."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stderr(self) -> IO[str] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+    def send_signal(self, signum: int, /) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Program:
     """A running program of ours, and what it has written to stderr so far, without the times of a log."""
 
-    def __init__(
-        self,
-        name: str,
-        arguments: tuple[str | Path, ...],
-        environ: Mapping[str, str] | None,
-        within: tuple[str | Path, ...] = (),
-    ) -> None:
+    def __init__(self, process: Process) -> None:
         self.log: list[str] = []
-        self.process: subprocess.Popen[str] = subprocess.Popen(
-            **_call(name, arguments, environ, within), stderr=subprocess.PIPE
-        )
+        self.process = process
         self._logged = threading.Condition()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -93,7 +98,15 @@ def running(
     name: str, *arguments: str | Path, env: Mapping[str, str] | None = None, within: tuple[str | Path, ...] = ()
 ) -> Iterator[Program]:
     """`gpu-plugin` or `gpu-launcher` with these arguments and this whole environment; killed at the end."""
-    program = Program(name, arguments, env, within)
+    process: subprocess.Popen[str] = subprocess.Popen(**_call(name, arguments, env, within), stderr=subprocess.PIPE)
+    with ended(process) as program:
+        yield program
+
+
+@contextmanager
+def ended(process: Process) -> Iterator[Program]:
+    """The program of this process, killed at the end."""
+    program = Program(process)
     try:
         yield program
     finally:

@@ -5,15 +5,19 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection
 from itertools import cycle
 from pathlib import Path
 
+from tests import forked
 from tests.kernel import make_nodes
 from tests.processes import FIXTURES, Program, running
 from tests.waiting import allowed, until
 
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
+#: To be `within`, for a plugin with memory of its own.
+ITSELF = ("env",)
 BOTH = ("0000:01:00.0", "0000:e1:00.0")
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -24,13 +28,14 @@ _PORTS = cycle(range(20_000 + 500 * _WORKER, 20_500 + 500 * _WORKER))
 def serve(sys: Path, kubelet_dir: Path, *arguments: str | Path, within: tuple[str, ...] = ()) -> Iterator[Program]:
     """`gpu-plugin serve` on a machine beside a kubelet's directory; VFIO's nodes are made for it, below
     `kubelet_dir`/dev. No kernel tells of changes in a copied tree, so it looks every half second. `within` is a command
-    that execs it."""
+    that execs it; without one it is a fork, which shares its memory with others."""
     dev = kubelet_dir / "dev"
     if not dev.exists():
         make_nodes(sys, dev)
     common = ("--sysfs", sys, "--dev", dev, "--kubelet-dir", kubelet_dir, "--pci-ids", FIXTURES / "pci.ids")
     pods = ("--pod-resources", kubelet_dir / "pod-resources" / "kubelet.sock")
-    with running("gpu-plugin", "serve", *common, *pods, "--rescan", "0.5", *arguments, within=within) as program:
+    start = partial(running, within=within) if within else forked.running
+    with start("gpu-plugin", "serve", *common, *pods, "--rescan", "0.5", *arguments) as program:
         yield program
 
 

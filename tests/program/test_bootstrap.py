@@ -119,7 +119,7 @@ def stop_often(
             os.kill(pid, signum)
             case = str((seed, signum.name, round(at, 3), program.end(), program.log))
             slowest = max(slowest, time.monotonic() - told)
-            assert program.process.returncode == 0, case
+            assert program.process.wait() == 0, case
             assert not [line for line in program.log if "Traceback" in line or "error" in line], case
             until(lambda: processes_of(place) == [])
             assert set(place.rglob("*")) == left, case

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pytest
 from launcher.runtime.qemu_log import printed
 from launcher.vm import paths
 from program.ending import Ending
+from tests import forked
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.processes import Program, children, kill_all, running
@@ -30,7 +32,7 @@ from tests.waiting import allowed, until
 
 DOMAIN = "default_vm"
 _KERNEL = "{kernelBoot: {container: {image: x, kernelPath: /kernel}}}"
-_ALONE = 'mount --bind "$0" /run && {} && exec {} "$@"'
+_ALONE = 'mount --bind "$0" /run && {}'
 _AS_PROCESS_1 = 'unshare --pid --fork --kill-child sh -c \'mount -t proc proc /proc && exec "$0" "$@"\''
 _BEFORE_QEMU = """#!{python}
 import os, sys, time
@@ -105,10 +107,16 @@ class Pod:
     def launched(self, mounts: str = "true", by: str = "", flags: tuple[str, ...] = ()) -> Iterator["Launched"]:
         """A launcher with these flags; `mounts` is a shell's command line, run before it in its mount namespace, and
         `by` execs it."""
-        user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-        within = ("unshare", *user, "--mount", "sh", "-c", _ALONE.format(mounts, by), self.run)
+        command: tuple[str | Path, ...] = ("run", "--vm", self.vm, "--emulation", *flags)
         env = {"PATH": f"{self.path}:{os.environ['PATH']}"}
-        with running("gpu-launcher", "run", "--vm", self.vm, "--emulation", *flags, env=env, within=within) as program:
+        alone = _ALONE.format(mounts)
+        if by or os.geteuid() != 0:
+            user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+            within = ("unshare", *user, "--mount", "sh", "-c", f'{alone} && exec {by} "$@"', self.run)
+            launcher = running("gpu-launcher", *command, env=env, within=within)
+        else:
+            launcher = forked.running("gpu-launcher", *command, env=env, first=partial(_mount, alone, self.run))
+        with launcher as program:
             here = _namespace(os.getpid())
             until(lambda: _namespace(program.process.pid) != here)
             # Held open, or the kernel would give its number to somebody else's.
@@ -176,6 +184,12 @@ class Launched:
         assert self.pod.left() == set(), "\n".join(self.program.log[-4:])
         assert not any("Traceback" in line for line in self.program.log), self.program.log
         return code, self.program.log[-1] if self.program.log else ""
+
+
+def _mount(mounts: str, run: Path) -> None:
+    """Do that in a mount namespace of this process's own, as unshare(1) does for a program that it execs."""
+    assert ctypes.CDLL(None).unshare(0x00020000) == 0  # CLONE_NEWNS
+    subprocess.run(["sh", "-c", f"mount --make-rprivate / && {mounts}", run], check=True)
 
 
 def _namespace(pid: int) -> str:

@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 
 from pci.resource import variable
 from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose
+from tests.forked import Fork
 from tests.kernel import bind, plug, tell, tells, unplug
 from tests.kubelet import Kubelet
 from tests.processes import FIXTURES, Program
@@ -279,7 +280,7 @@ class Chaos(RuleBasedStateMachine):
         arguments += ["--rescan", str(NEVER if self.by_events else RESCAN)]
         if self.registry is not None:
             arguments += ["--plugins-registry", self.registry]
-        plugin = Program("gpu-plugin", tuple(arguments), None)
+        plugin = Program(Fork("gpu-plugin", *arguments))
         self.plugins.append(plugin)
         self.started[plugin] = time.monotonic()
 

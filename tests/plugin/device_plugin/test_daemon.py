@@ -16,7 +16,7 @@ from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, plug, unplug
 from tests.kubelet import Kubelet
-from tests.plugin.daemon import BOTH, RTX_3090, serve, status, wait_until
+from tests.plugin.daemon import BOTH, ITSELF, RTX_3090, serve, status, wait_until
 from tests.processes import children, finished
 from tests.waiting import allowed
 
@@ -63,7 +63,7 @@ def test_what_read_the_command_line_and_the_config_stays_in_nobodys_memory(
     machine: Machine, kubelet: Kubelet, config: Path
 ) -> None:
     config.write_text("node_devices: {kvm: 1}\n")
-    with serve(machine("two-rtx-3090"), kubelet.directory, "--config", config) as plugin:
+    with serve(machine("two-rtx-3090"), kubelet.directory, "--config", config, within=ITSELF) as plugin:
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         processes = [plugin.process.pid, *children(plugin.process.pid)]
         assert len(processes) == 2, "the daemon, and what reads for it"

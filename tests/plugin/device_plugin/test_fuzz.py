@@ -14,7 +14,7 @@ from plugin.device_plugin.monitoring import LIVE, READY
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from tests.conftest import Machine
 from tests.kubelet import Kubelet
-from tests.plugin.daemon import BOTH, RTX_3090, at_rest, fetch, footprint, free_port, serve, status, wait_until
+from tests.plugin.daemon import BOTH, ITSELF, RTX_3090, at_rest, fetch, footprint, free_port, serve, status, wait_until
 from tests.waiting import allowed
 
 #: Not ListAndWatch: whoever ends one is taken for the kubelet, and the plugin registers again.
@@ -115,7 +115,7 @@ def test_whatever_is_sent_to_its_sockets_the_plugin_goes_on(
     inputs = 10_000 if pytestconfig.getoption("--thorough") else 400
     ports = free_port(), free_port()
     arguments = ("--metrics", str(ports[0]), "--health", str(ports[1]), "--rescan", "60")
-    with serve(machine("two-rtx-3090"), kubelet.directory, *arguments) as plugin:
+    with serve(machine("two-rtx-3090"), kubelet.directory, *arguments, within=ITSELF) as plugin:
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         wait_until(lambda: status(ports[1], READY) == 200)
         unix = kubelet.directory / kubelet.endpoints[RTX_3090].name

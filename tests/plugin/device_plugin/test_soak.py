@@ -6,7 +6,7 @@ from plugin.device_plugin.monitoring import READY
 from tests.conftest import Machine
 from tests.kernel import bind
 from tests.kubelet import Kubelet
-from tests.plugin.daemon import BOTH, RTX_3090, at_rest, descriptors, free_port, serve, status, wait_until
+from tests.plugin.daemon import BOTH, ITSELF, RTX_3090, at_rest, descriptors, free_port, serve, status, wait_until
 
 PODS_EACH, CHANGES_EACH = 10, 5  # between two restarts of the kubelet
 
@@ -18,7 +18,7 @@ def test_a_long_life_leaves_nothing_behind(
     sys, port = copied_machine("two-rtx-3090"), free_port()
     drivers = [None, "vfio-pci"]
     ports = ("--health", str(port), "--metrics", str(free_port()))
-    with serve(sys, kubelet.directory, *ports, "--rescan", "0.1") as plugin:
+    with serve(sys, kubelet.directory, *ports, "--rescan", "0.1", within=ITSELF) as plugin:
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         changes = pods = 0
         for restart in range(restarts):
