@@ -10,7 +10,7 @@ docs: .venv/ready  ## the site of docs/, in dist/site: open dist/site/index.html
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
 
 test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
-	.venv/bin/pytest --numprocesses auto --dist worksteal $(ARGS)
+	PYTHONDONTWRITEBYTECODE= .venv/bin/pytest --numprocesses auto --dist worksteal $(ARGS)
 
 image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; for ARCHITECTURES; of Debian's next release with RELEASE=forky, in dist/forky; needs root
 	deploy/build.sh $(ARCHITECTURES)
