@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from pci.device_metadata import documents
 from plugin.cards.config import Config, Rule
 from plugin.cards.names import PCIIDs
 from plugin.changes.users import Assignment
@@ -184,7 +185,7 @@ def test_by_dra_the_card_is_one_device_with_all_nodes_and_its_metadata_names_the
         (specification,) = cluster.specifications().values()
         edits = specification["devices"][0]["containerEdits"]
         assert [node["path"] for node in edits["deviceNodes"]] == nodes
-        metadata = json.loads(Path(edits["mounts"][0]["hostPath"]).read_text())
+        metadata = next(documents(Path(edits["mounts"][0]["hostPath"]).read_text()))
         (device,) = metadata["requests"][0]["devices"]
         assert device["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": gpu}
         # Who has one of its groups has the card; without its audio it is another, and still a device.

@@ -121,11 +121,7 @@ def restores_slowly(move: Move) -> Path:
 
 
 def is_restoring(target: Launched) -> None:
-    until(lambda: any("has been starting" in line or "guest=" in line for line in target.program.log) or _qemu(target))
-
-
-def _qemu(launched: Launched) -> bool:
-    return any(b"guest=" in arguments_of(pid) for pid in launched.processes())
+    until(lambda: any(b"guest=" in arguments_of(pid) for pid in target.processes()), 120, lambda: target.program.log)
 
 
 def goes_on(move: Move, at: Pod, launched: Launched, before: int) -> None:
