@@ -264,8 +264,7 @@ class Pod(_WithConditions):
     @property
     def is_suspended(self) -> bool:
         """Return whether the guest's memory is saved, for the guest to go on in another pod."""
-        status = self.launcher
-        return status.running is None and status.ended is not None and status.ended.exit_code == Ending.SUSPENDED.code
+        return self._has_ended(Ending.SUSPENDED)
 
     @property
     def is_suspended_by_its_deletion(self) -> bool:
@@ -275,8 +274,11 @@ class Pod(_WithConditions):
     @property
     def is_moved(self) -> bool:
         """Return whether the guest has gone on in another pod."""
+        return self._has_ended(Ending.MOVED)
+
+    def _has_ended(self, ending: Ending) -> bool:
         status = self.launcher
-        return status.running is None and status.ended is not None and status.ended.exit_code == Ending.MOVED.code
+        return status.running is None and status.ended is not None and status.ended.exit_code == ending.code
 
     @property
     def has_claims(self) -> bool:

@@ -89,6 +89,11 @@ def _document(text: str) -> dict[str, Any]:
     raise InvalidMetadata(f"is of {', '.join(versions) or 'no version'}", f"expected a document of {_EXPECTED}")
 
 
+def encode(document: dict[str, Any]) -> str:
+    """Return a file with the document, which is one without apiVersion, in each version."""
+    return "".join(json.dumps({"apiVersion": version, **document}) + "\n" for version in VERSIONS)
+
+
 def documents(text: str) -> Iterator[Any]:
     """Return the documents of a file. InvalidMetadata, after those before it, for what is no JSON."""
     text = text.rstrip()

@@ -125,5 +125,6 @@ def _become(call: list[str], environ: Mapping[str, str]) -> None:
     os.environ.update(environ)
     os.chdir(ROOT)
     sys.argv = call
-    Path("/proc/self/comm").write_text(Path(call[0]).name)
-    import_module(_MAIN[Path(call[0]).name]).main()
+    name = Path(call[0]).name
+    Path("/proc/self/comm").write_text(name)
+    import_module(_MAIN[name]).main()

@@ -148,10 +148,11 @@ def _claims(spec: Spec) -> list[dict[str, str]]:
     for entry in (*devices.gpus, *devices.hostDevices):
         if entry.claimName is not None and entry.requestName is not None:
             requests[entry.claimName].append(entry.requestName)
-    shared = {claim.name for claim in spec.resourceClaims if claim.resourceClaimName is not None}
     return [
-        {"name": claim, **({"request": names[0]} if claim in shared and len(names) == 1 else {})}
-        for claim, names in requests.items()
+        {"name": claim.name, "request": requests[claim.name][0]}
+        if claim.resourceClaimName is not None and len(requests[claim.name]) == 1
+        else {"name": claim.name}
+        for claim in spec.resourceClaims
     ]
 
 

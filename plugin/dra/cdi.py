@@ -44,9 +44,8 @@ class Files:
         the variables `env` of every container. Refusal if a file cannot be written."""
         uid = claim.reference.uid
         for request, its in devices.items():
-            document = metadata(claim, request, its, pool)
-            lines = (json.dumps({"apiVersion": version, **document}) + "\n" for version in device_metadata.VERSIONS)
-            write_text(self._file(uid, request), "".join(lines), PLACE, mode=0o644)
+            text = device_metadata.encode(metadata(claim, request, its, pool))
+            write_text(self._file(uid, request), text, PLACE, mode=0o644)
         specification = {
             "cdiVersion": _VERSION,
             "kind": _KIND,
@@ -162,8 +161,7 @@ def _is_of(document: Any, uid: str, request: str) -> bool:
 
 
 def metadata(claim: DriverClaim, request: str, devices: Sequence[tuple[str, Attributes]], pool: str) -> dict[str, Any]:
-    """Return the document that tells a container the devices of a request, their names and attributes, in each version
-    of the format."""
+    """Return the document that tells a container the devices of a request: their names and attributes."""
     reference = claim.reference
     document: dict[str, Any] = {
         "kind": "DeviceMetadata",

@@ -41,6 +41,3 @@ def ending(vm: VM, seconds: float = 60) -> Ending:
     while not isinstance(event := vm.events.get(timeout=max(0.0, deadline - time.monotonic())), Ending):
         pass
     return event
-
-
-# FIX

@@ -375,13 +375,13 @@ def test_a_claim_that_the_vm_names_is_judged_with_the_rest_of_it() -> None:
     assert [wanted.name for wanted in result.requirements.devices] == ["gpu 'g1'", "gpu 'g0'"]
 
 
-def whole(cpus: int, attribute: str = "resource.kubernetes.io/numaNode") -> dict[str, Any]:
-    """The claim `mine` of a card and so many CPUs of another driver, that share a value of this attribute."""
+def whole(cpus: int) -> dict[str, Any]:
+    """The claim `mine` of a card and so many CPUs of another driver, that share a NUMA node."""
     requests = [
         {"name": "gpu", "exactly": {"deviceClassName": "gpu-launcher.dev"}},
         {"name": "cpus", "exactly": {"deviceClassName": "dra.cpu", "count": cpus}},
     ]
-    constraint = {"matchAttribute": attribute}
+    constraint = {"matchAttribute": "resource.kubernetes.io/numaNode"}
     return {**CLAIM, "spec": {"devices": {"requests": requests, "constraints": [constraint]}}}
 
 

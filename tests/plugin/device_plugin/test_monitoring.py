@@ -84,7 +84,7 @@ def test_the_health_port_has_the_node_as_a_page(copied_machine: Machine, kubelet
         assert_closed(text, answer.headers["Content-Security-Policy"])
         assert (answer.headers["X-Content-Type-Options"], answer.headers["Cache-Control"]) == ("nosniff", "no-store")
         assert [each.state for each in devices_on(text)] == ["free", "free"]
-        wait_until(lambda: fetch(port, "/") == fetch(port, "/?theme=1"))  # unless a look came between the two
+        wait_until(lambda: fetch(port, "/") == (200, fetch(port, "/?theme=1")[1]))  # unless a look came between the two
         bind(sys, "0000:01:00.1", None)
         wait_until(lambda: devices_on(fetch(port, "/")[1])[0].state == "unhealthy")
         assert "The node cannot be looked at" not in text
