@@ -123,13 +123,14 @@ def _run() -> int:
         switch_user(handover)
     forget_ready(sys.argv[2:])
     place = os.memfd_create("plan")
+    supervisor = os.getpid()
 
     def work() -> int:
         from launcher.runtime.worker import TO_ITS_END, work
 
         _log()
         to_its_end = TO_ITS_END in sys.argv[2:]
-        return work(lambda: _command() or 0, place, uri, _served, iommufd, to_its_end=to_its_end)
+        return work(lambda: _command() or 0, place, uri, _served, iommufd, supervisor=supervisor, to_its_end=to_its_end)
 
     def tidy() -> None:
         from launcher.control.listener import forget

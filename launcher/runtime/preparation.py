@@ -11,16 +11,20 @@ from launcher.runtime.embedded import prepared, root_of
 from launcher.runtime.iommufd import IOMMUFD
 from program.errors import ProgramError
 
+_ORPHANED = 30.0  # seconds for libvirt's look once nobody else ends the QEMU that it asks
+
 
 @dataclass(frozen=True)
 class StartPreparation:
     """What is ready for the start before the plan. `root`: the embedded driver's root, locked, if it existed.
     `wait_for_libvirt` waits until libvirt has looked at QEMU; it raises Refusal if libvirt cannot be used, with the
-    reason that libvirt gives only once. `iommufd`: /dev/iommu, opened as root if the launcher started as root; None if
-    it could not be opened."""
+    reason that libvirt gives only once. `leave` is for the end of a process that has lost its supervisor, which would
+    end the QEMU that libvirt asks: it waits until libvirt has ended that. `iommufd`: /dev/iommu, opened as root if the
+    launcher started as root; None if it could not be opened."""
 
     root: AbstractContextManager[object] | None = None
     wait_for_libvirt: Callable[[], object] = lambda: None
+    leave: Callable[[], object] = lambda: None
     iommufd: IOMMUFD | None = None
 
 
@@ -46,5 +50,5 @@ def prepare_start(uri: str, iommufd: IOMMUFD | None) -> StartPreparation:
 
             thread = threading.Thread(target=look, daemon=True)
             thread.start()
-            return StartPreparation(place, wait_for_libvirt, iommufd)
+            return StartPreparation(place, wait_for_libvirt, lambda: thread.join(_ORPHANED), iommufd)
     return StartPreparation(iommufd=iommufd)

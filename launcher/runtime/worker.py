@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,14 +37,15 @@ def work(
     served: "Callable[[RunPlan, VM], AbstractContextManager[None]]",
     iommufd: IOMMUFD | None,
     *,
+    supervisor: int,
     to_its_end: bool,
 ) -> int:
     """Have a child make the plan, keep the plan in `place`, and run it. Return the exit code, which the child may have
     returned instead of a plan. SIGTERM and SIGINT end the VM, a second SIGINT at once; call this with both blocked.
 
     The plan says where the VM is `served`, and whether it gets `iommufd`. `uri` is the libvirt that the plan will name,
-    unless something is wrong with it. If the VM is to run `to_its_end`, an earlier request to end it is a failure.
-    Raise Refusal if something cannot be started.
+    unless something is wrong with it. `supervisor` is the process ID of the parent. If the VM is to run `to_its_end`,
+    an earlier request to end it is a failure. Raise Refusal if something cannot be started.
     """
     planner = forked("the process that reads the manifest", make)
     stopped = os.eventfd(0, os.EFD_CLOEXEC)
@@ -52,8 +54,8 @@ def work(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     # Only errors: libvirt warns of what is so on purpose, maybe after our last line. It reads this variable once.
     os.environ.setdefault("LIBVIRT_DEBUG", "4")
-    with libvirt_log.repeated():
-        ended = _ended(planner, stopped, stops, place, uri, served, iommufd)
+    with libvirt_log.repeated(), ExitStack() as at_end:
+        ended = _ended(planner, stopped, stops, place, uri, served, iommufd, at_end, supervisor)
     if isinstance(ended, int):
         return ended
     name, ending = ended
@@ -72,6 +74,8 @@ def _ended(
     uri: str,
     served: "Callable[[RunPlan, VM], AbstractContextManager[None]]",
     iommufd: IOMMUFD | None,
+    at_end: ExitStack,
+    supervisor: int,
 ) -> tuple[str, Ending] | int:
     """Return the VM's name and how it ended, or the planner's exit code; the parameters are work()'s."""
     missing = None
@@ -79,6 +83,7 @@ def _ended(
         from launcher.runtime.preparation import prepare_start
 
         preparation = prepare_start(uri, iommufd)
+        at_end.callback(lambda: os.getppid() == supervisor or preparation.leave())
         from launcher.runtime.run import run
     except ModuleNotFoundError as error:
         missing = error.name

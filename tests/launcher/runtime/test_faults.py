@@ -389,6 +389,16 @@ def test_a_supervisor_that_is_killed_takes_its_guest_along(pod: Pod) -> None:
         assert launched.ended(10) == (-signal.SIGKILL, last_line(Ending.ON_REQUEST))
 
 
+def test_a_supervisor_that_is_killed_while_libvirt_asks_qemu_leaves_no_qemu(pod: Pod) -> None:
+    """Only the supervisor would end it, and libvirt itself once it has asked."""
+    shutil.rmtree(pod.root / "cache")
+    with pod.launched() as launched:
+        until(lambda: any(name.startswith("qemu-system") for name in launched.processes().values()))
+        os.kill(launched.program.process.pid, signal.SIGKILL)
+        until(lambda: launched.processes() == {}, seen=launched.processes)
+        assert launched.ended(10)[0] == -signal.SIGKILL
+
+
 def test_what_both_leave_when_they_are_killed_at_once_is_ended_by_the_next_launcher_there(pod: Pod) -> None:
     """Not as process 1: with it, the kernel ends all of the pod."""
     with pod.launched() as launched:

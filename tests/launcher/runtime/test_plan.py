@@ -23,7 +23,8 @@ def make():
     print(grace_in(place), plan_in(place), flush=True)
     {body}
 try:
-    print(work(make, place, "none:///", lambda plan, vm: nullcontext(), None, to_its_end=False))
+    served = lambda plan, vm: nullcontext()
+    print(work(make, place, "none:///", served, None, supervisor=os.getppid(), to_its_end=False))
 except ProgramError as error:
     print(error)
 plan = plan_in(place)

@@ -116,8 +116,11 @@ def _lived(seed: int, known_qemu: Path, start: float) -> Round:
                 signum, whom = signal.SIGKILL, dice.choice(sorted(there))
             sent = time.monotonic()
             os.kill(there.get(whom, launched.program.process.pid), signum)
-            code = launched.program.end(_DEADLINE)
-            until(lambda: launched.processes() == {}, _DEADLINE)
+            try:
+                code = launched.program.end(_DEADLINE)
+                until(lambda: launched.processes() == {}, _DEADLINE, launched.processes)
+            except AssertionError as error:
+                raise AssertionError(f"{(seed, signum.name, whom, round(at, 2), there)}: {error}") from error
             seconds = time.monotonic() - sent
             log = launched.program.log
             case = str((seed, signum.name, whom, round(at, 2), round(seconds, 1), code, log))
