@@ -53,6 +53,7 @@ def move(
         raise UserError(named.name, f"has {len(pods)} pods", "name one of them")
     source = pods[0]
     _refuse_unmovable(kubectl, source, same_node=to == source.spec.node_name)
+    memory = _memory(kubectl, source)
     name = f"{source.vm[:50]}-{''.join(secrets.choice(_RANDOM) for _ in range(5))}"
     print_foreign(kubectl.make_target(source, name, to))
     try:
@@ -60,7 +61,7 @@ def move(
     except BaseException:
         _delete(kubectl, name)  # the guest has not been touched
         raise
-    print_foreign(f"{source.vm}: {_downtime(kubectl, source, target.spec.node_name)}\n")
+    print_foreign(f"{source.vm}: {_downtime(memory, target.spec.node_name)}\n")
     error, is_declined = kubectl.send(source, target.ips[0].ip, invitation, _SENT)
     if error is None or (is_declined and _has_guest(kubectl, target)):
         _done(kubectl, source, target)
@@ -114,8 +115,8 @@ def _refuse_unmovable(kubectl: Kubectl, source: Pod, *, same_node: bool) -> None
             raise Refusal(volume.name, f"is {volume.host_path} of {source.spec.node_name}", _SAME)
         if not volume.claim:
             continue
-        found = kubectl.volume_claim(volume.claim)
-        modes = () if found is None else found.access_modes
+        of_volume = kubectl.volume_claim(volume.claim)
+        modes = () if of_volume is None else of_volume.access_modes
         if "ReadWriteMany" not in modes and not (same_node and "ReadWriteOnce" in modes):
             wrong = f"is {', '.join(modes) or 'gone'}, and both pods have to have it at once"
             raise Refusal(f"claim {volume.claim}", wrong, f"expected ReadWriteMany; {_SAME}")
@@ -170,13 +171,17 @@ def _delete(kubectl: Kubectl, name: str) -> None:
         kubectl.delete_at_once([pod])
 
 
-def _downtime(kubectl: Kubectl, source: Pod, node: str) -> str:
-    found = _MEMORY.search(kubectl.ctl(source, "xml"))
-    size = int(found[1]) << 10 if found else 0
-    fast, slow = (size / (gbit * _GBIT) for gbit in (10, 1))
+def _memory(kubectl: Kubectl, source: Pod) -> int:
+    """Return the bytes of its guest's memory."""
+    kibibytes = _MEMORY.search(kubectl.ctl(source, "xml"))
+    return int(kibibytes[1]) << 10 if kibibytes else 0
+
+
+def _downtime(memory: int, node: str) -> str:
+    fast, slow = (memory / (gbit * _GBIT) for gbit in (10, 1))
     return (
-        f"stands still while up to {size / (1 << 30):.1f} GiB go to {node}, {fast:.0f} s at 10 Gbit/s and {slow:.0f} s "
-        "at 1 Gbit/s, and while QEMU there reads them"
+        f"stands still while up to {memory / (1 << 30):.1f} GiB go to {node}, {fast:.0f} s at 10 Gbit/s and {slow:.0f} "
+        "s at 1 Gbit/s, and while QEMU there reads them"
     )
 
 

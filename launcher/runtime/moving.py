@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 _VERSION = 1  # of what the two say to each other
 _PIPE = 1 << 16  # bytes that a pipe has
 _READY, _LOADED, _YOURS, _NO = "ready", "loaded", "yours", "no"
-_INVITED = 60.0  # seconds for an invited sender to come
+_INVITED, _ANSWERS = 300.0, 60.0  # seconds for an invited sender to come, and for the other to answer
 _LOADS, _SLOWEST = 120.0, 32 << 20  # seconds for QEMU to load a guest, and bytes of its memory a second besides
 _HANDED_OVER = 60.0  # seconds for the sender to hand a loaded guest over
 #: In the root of the receiver's libvirt driver: the directory for the memory, and the mark that the guest is its own.
@@ -109,7 +109,7 @@ class ToPeer:
     def written(self) -> int:
         return self._sent
 
-    def _expect(self, word: str, within: float = _INVITED) -> None:
+    def _expect(self, word: str, within: float = _ANSWERS) -> None:
         assert self._link is not None, "there is one"
         if (said := self._link.hear(within)) != word:
             raise Refusal(self._link.peer, f"refuses the guest: {said.removeprefix(_NO).strip()[:600]}", _STAYS)
@@ -245,7 +245,7 @@ class Arrival:
 
     def _receive(self, vm: VM, request: ReceiveRequested) -> None:
         if self._receiver is not None and self._receiver.is_alive():
-            request.refuse(Refusal(vm.identity, "waits for a sender already", "ask again in a minute"))
+            request.refuse(Refusal(vm.identity, "waits for a sender already", "ask again in five minutes"))
             return
 
         def receive() -> None:
