@@ -8,6 +8,7 @@ from plugin.cards.inventory import Device
 from plugin.dra.checkpoint import Prepared, PreparedDevice
 from plugin.dra.claims import DriverClaim, Reference
 from plugin.dra.slices import device_name
+from plugin.kinds.vgpus import NotMade
 from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
 
@@ -19,7 +20,7 @@ def chosen(
     claim: DriverClaim, snapshot: Snapshot, before: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]
 ) -> tuple[PreparedDevice, ...]:
     """Return the claim's devices, with the functions to bind, as an earlier attempt recorded them (`before`). Refusal
-    if the node lacks a device, if one of the `others` has it, or if a card has too few virtual functions."""
+    if the node lacks a device or one of the `others` has it; NotMade if a card has too few virtual functions."""
     bound = {device.id: device.bound for device in before}
     by_name = {device_name(device): device for device in snapshot.inventory.published}
     ids = {**{name: device.id for name, device in by_name.items()}, **_to_make(claim, snapshot, before, others)}
@@ -66,7 +67,8 @@ def _to_make(
         free = (str(one.address) for one in card.functions if one.vgpu_type is None and str(one.address) not in taken)
         if (function := next(free, None)) is None:
             wrong = f"has no virtual function left for {result.device} of claim {claim.reference}"
-            raise Refusal(str(card.function.address), wrong, "wait until one of its vGPUs is given back")
+            fix, names = "wait until one of its vGPUs is given back", (vgpu.name for vgpu in card.vgpus)
+            raise NotMade(card.function.address, wrong, fix, names=names)
         ids[result.device] = function
         taken.add(function)
     return ids

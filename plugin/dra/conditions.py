@@ -1,8 +1,8 @@
-"""Meets the binding conditions that the slices promise (KEP-5007): binds the cards of a claim and activates its
-partition before its pod is on this node. If that fails, the scheduler places the pod elsewhere.
+"""Meets the binding conditions that the slices promise (KEP-5007): binds the cards of a claim, makes its vGPUs and
+activates its partition before its pod is on this node. If that fails, the scheduler places the pod elsewhere.
 
 Claims cannot be selected by node, so all claims of the cluster are watched, but only on nodes where devices are bound
-or partitions activated for claims.
+or made, or partitions activated, for claims.
 """
 
 import asyncio
@@ -65,8 +65,10 @@ class Conditions:
             await asyncio.sleep(_PAUSE)
 
     def _is_wanted(self) -> bool:
-        config = self._watch.snapshot.config
-        return self._is_ours() and (config.bind is Bind.WHEN_CLAIMED or config.fabric is not None)
+        snapshot = self._watch.snapshot
+        config = snapshot.config
+        for_claims = config.bind is Bind.WHEN_CLAIMED or config.fabric is not None or bool(snapshot.claimable)
+        return self._is_ours() and for_claims
 
     async def _follow(self) -> None:
         listed, version = await self._api.claims(self._node)

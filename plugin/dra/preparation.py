@@ -26,6 +26,7 @@ from plugin.dra.slices import attributes, device_name
 from plugin.dra.tasks import ClaimTasks, StillAtWork
 from plugin.fabric.ownership import Partitions
 from plugin.kinds.card import NotRebound
+from plugin.kinds.vgpus import NotMade
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import Broken
 from plugin.watch.watch import Watch
@@ -82,7 +83,7 @@ class Claims:
         self._devices = ClaimDevices(watch, binder)
         self._partitions = partitions
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why it is not back on its driver
-        self._unbound: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be bound
+        self._unbound: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be had
         self._lock = asyncio.Lock()
         self._tasks = ClaimTasks()
         self._asked_again = asked_again
@@ -137,6 +138,9 @@ class Claims:
             except NotRebound as error:
                 self._mark_unbound(claim, error)
                 raise
+            except NotMade as error:
+                self._mark_unmade(error)
+                raise
             finally:
                 self._tell_begun(claim.reference.uid)
 
@@ -157,6 +161,14 @@ class Claims:
                 subject, wrong, fix = reasons[0]
                 self._unbound[device.id] = until, Hindrance(f"could not be bound to vfio: {subject}: {wrong}", fix)
                 self.is_begun.set()
+
+    def _mark_unmade(self, error: NotMade) -> None:
+        """Mark the vGPUs that the card cannot make."""
+        subject, wrong, fix = error.problem
+        until = asyncio.get_running_loop().time() + _STAYS_UNBOUND
+        hindrance = Hindrance(f"could not be made: {subject}: {wrong}", fix)
+        self._unbound |= dict.fromkeys(error.names, (until, hindrance))
+        self.is_begun.set()
 
     async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:
         """Return the devices that the claim's pod has already, without the API server; raise `unanswered` if none."""

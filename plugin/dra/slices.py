@@ -31,6 +31,7 @@ SliceObject: TypeAlias = dict[str, Any]
 _DEVICES_IN_A_SLICE = 64
 _SETS_IN_A_SLICE = 8  # of counters (ResourceSliceMaxCounterSets)
 
+_CONDITIONS = {"bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
 _LONGEST_NAME = 253  # of an object
 _LONGEST_TAINT = 63  # the value of a label
 
@@ -124,7 +125,8 @@ def claimable(snapshot: Snapshot, card: ClaimableCard, node: str) -> tuple[list[
                 "consumesCounters": [
                     {"counterSet": name, "counters": _counters(values)} for name, values in its.items() if values
                 ],
-                **_taints(cordon, snapshot.unclaimable, vgpu.example.team),
+                **_CONDITIONS,  # it is made for its claim
+                **_taints(cordon, snapshot.unclaimable(vgpu), vgpu.example.team),
             }
         )
     return devices, [
@@ -174,7 +176,7 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
         published["capacity"] = {name: {"value": value} for name, value in its.items()}
     if device.to_bind or snapshot.place(device):
         # It is bound, or its partition activated, for its claim; the slice's nodeName binds the claim to the node.
-        published |= {"bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
+        published |= _CONDITIONS
     return published | _taints(snapshot.cordon(device), snapshot.trouble(device), device.team)
 
 

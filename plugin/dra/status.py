@@ -47,11 +47,17 @@ def of_devices(devices: Iterable[PreparedDevice], reason: str) -> States:
             is_ready=True,
             is_failed=False,
             reason=reason,
-            message=f"{device.id}: {'bound to vfio for this claim' if device.bound else 'on vfio before this claim'}",
+            message=f"{device.id}: {_how(device)}",
             data={"address": device.id, "bound": list(device.bound)},
         )
         for device in devices
     }.get
+
+
+def _how(device: PreparedDevice) -> str:
+    if device.is_made:
+        return "made for this claim"
+    return "bound to vfio for this claim" if device.bound else "on vfio before this claim"
 
 
 def of_error(error: ProgramError) -> States:

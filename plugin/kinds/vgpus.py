@@ -178,6 +178,14 @@ def named(text: str) -> Name:
     return address_or_none(text) or UUID(text)
 
 
+class NotMade(Refusal):
+    """A vGPU cannot be made; `names` are those in the slices that its card cannot make either."""
+
+    def __init__(self, subject: object, wrong: str, fix: str, *more: Problem, names: Iterable[str] = ()) -> None:
+        super().__init__(subject, wrong, fix, *more)
+        self.names = frozenset(names)
+
+
 def make_for_claim(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str, ask_users: AskUsers) -> None:
     """Make a vGPU of the type `kind` of a card, unless an earlier call has. Refusal if that fails: then nothing is left
     of it, except a write that the kernel has not finished."""

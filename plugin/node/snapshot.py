@@ -10,7 +10,7 @@ from pci.cordons import Cordon
 from pci.functions import is_gpu, is_integrated_gpu, what
 from pci.host import Details, Fault, Function, Host, PeerToPeer, Platform
 from pci.viability import Hindrance
-from plugin.cards.claimable import ClaimableCard
+from plugin.cards.claimable import ClaimableCard, ClaimableVGPU
 from plugin.cards.config import Config, Fabric, Serve
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import DeviceNodes, device_nodes, missing_node
@@ -64,9 +64,10 @@ class Snapshot:
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
     False; `resource_ids` are all IDs of resources in it, as KubeletList has them. `claimed` has the ResourceClaim
     (`namespace/name`) for which a device is prepared, by the device's ID; `claims_trouble` says why the driver's
-    checkpoint cannot be read. `kept` has why a claim's device could not be bound, or given back to its driver;
-    `claimable_names` the name of each vGPU that is made for a claim, by the device's ID. `partitions` comes from the
-    Fabric Manager and our own file of owners; `unlinked` has why the NVLinks of a device do not work.
+    checkpoint cannot be read. `kept` has why a claim's device could not be bound, or given back to its driver, and, by
+    its name, why a vGPU could not be made; `claimable_names` the name of each vGPU that is made for a claim, by the
+    device's ID. `partitions` comes from the Fabric Manager and our own file of owners; `unlinked` has why the NVLinks
+    of a device do not work.
     """
 
     config: Config
@@ -263,11 +264,15 @@ class Snapshot:
             or self._unpartitioned(device)
         )
 
-    @property
-    def unclaimable(self) -> Hindrance | None:
-        """Why no vGPU can be made for a claim, if one of our files cannot be read."""
+    def unclaimable(self, vgpu: ClaimableVGPU) -> Hindrance | None:
+        """Return why a vGPU cannot be made for a claim: one of our files cannot be read, or its card refused one; None
+        if it can."""
         wrong = "cannot be made, since gpu-plugin could not remember it"
-        return _since(_CLAIMS_UNKNOWN, self.claims_trouble) or _since(wrong, self.journal_trouble)
+        return (
+            _since(_CLAIMS_UNKNOWN, self.claims_trouble)
+            or _since(wrong, self.journal_trouble)
+            or (self.kept or {}).get(vgpu.name)
+        )
 
     def _unremembered(self, device: Device) -> Hindrance | None:
         """Return the trouble with a device whose owner is unknown, since one of our files cannot be read."""

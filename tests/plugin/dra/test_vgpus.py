@@ -22,10 +22,13 @@ from plugin.changes.engine import Failed, Roots, Write
 from plugin.changes.journal import Journal, JournalFile, VGPUType
 from plugin.changes.users import AskUsers, Assignment, KubeletList, Name, users
 from plugin.dra.binder import Binder
+from plugin.dra.claims import read_claim
 from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
+from plugin.dra.status import of_devices
 from plugin.kinds import vgpus
 from plugin.kinds.cut import look
+from plugin.kinds.vgpus import NotMade
 from plugin.state_files import boot_id
 from program.child import spawned
 from program.errors import Refusal
@@ -250,6 +253,44 @@ def test_a_claims_vgpu_is_made_told_and_taken_away(node: Node, pci_ids: PCIIDs) 
     assert (node.kernel.wrongs, node.kernel.refused) == ([], [])
 
 
+def test_a_vgpu_is_made_before_its_pod_comes_and_taken_away_if_none_does(node: Node, pci_ids: PCIIDs) -> None:
+    async def life(driver: Inside) -> None:
+        await published(driver)
+        claims = node.claims(driver)
+        allocated = node.cluster.claim(HALF.format(0))
+        claim = reference(allocated)
+        (made,) = await claims.make_ready(read_claim(claim, allocated, NODE))
+        assert (node.types, node.cluster.specifications()) == (["L40S-24Q"], {})
+        assert (told := of_devices([made], "Bound")(made.name)) is not None
+        assert told.message == f"{CARD.function(1)}: made for this claim"
+        await claims.give_up(claim.uid)
+        assert node.is_as_before()
+        assert await claims.make_ready(read_claim(claim, allocated, NODE)) == (made,)
+        assert await claims.prepare(claim) == (made,)
+        assert len(node.cluster.specifications()) == 1
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+
+
+def test_a_card_that_cannot_make_a_vgpu_is_not_tried_again_at_once(node: Node, pci_ids: PCIIDs) -> None:
+    """The scheduler takes another card; vGPUs of other types are on offer as before."""
+
+    async def life(driver: Inside) -> None:
+        await published(driver)
+        claims = node.claims(driver)
+        await claims.prepare(reference(node.cluster.claim(HALF.format(0))))
+        whole = node.cluster.claim(WHOLE)
+        with pytest.raises(NotMade, match="can become no further vGPU of type L40S-48Q"):
+            await claims.make_ready(read_claim(reference(whole), whole, NODE))
+        await published(driver)
+        devices = node.cluster.published()
+        taints = {name: [taint["value"] for taint in its.get("taints", ())] for name, its in devices.items()}
+        assert {name for name, its in taints.items() if its} == {WHOLE}
+        assert taints[WHOLE][0].startswith("could-not-be-made-0000-41-00.0")
+
+    inside(node.cluster, pci_ids, life, CONFIG)
+
+
 def test_what_a_guest_has_open_is_not_taken_away_and_others_vgpus_never_are(node: Node, pci_ids: PCIIDs) -> None:
     async def life(driver: Inside) -> None:
         node.kernel.write_type(CARD.function(1), 1155)
@@ -404,6 +445,18 @@ def test_of_two_claims_at_once_for_the_last_place_one_has_it(node: Node, pci_ids
 
 
 # As processes.
+
+
+def test_the_driver_itself_makes_one_before_its_pod_comes(still: Node) -> None:
+    api = still.cluster.api
+    api.takes_conditions = True
+    with still.cluster.driver(IN_YAML, "--state", still.cluster.directory / "former"):
+        wait_until(lambda: all(its.get("bindingConditions") for its in still.cluster.published().values() or [{}]))
+        claim = still.cluster.claim(HALF.format(0))
+        wait_until(lambda: "Ready" in still.cluster.status(claim).get(HALF.format(0), {}))
+        assert still.types == ["L40S-24Q"]
+        still.cluster.deallocate(claim)
+        wait_until(still.is_as_before)
 
 
 def test_the_driver_itself_makes_and_removes_them_and_a_killed_one_is_followed(still: Node) -> None:
