@@ -80,7 +80,7 @@ def check_suspended(lab: Lab, terminal: Terminal, timed: Timed, vm: str) -> str:
 def check_moved(lab: Lab, terminal: Terminal, timed: Timed, vm: str, before: str) -> None:
     """Move a VM that counts to another pod of its node; `before` is what its guest has shown."""
     with timed("move, until the guest counts on"):
-        said = terminal.asked("move", vm, "--to", lab.node.name)
+        said = terminal.asked("move", vm, "--to", lab.node.name, seconds=400)
         pod = said.partition("goes on in pod ")[2].partition(",")[0]
         moved = lab.console(pod).wait_for("s on", times=2)
     assert _counted(moved).goes_on_from(_counted(before))

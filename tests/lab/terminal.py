@@ -31,20 +31,20 @@ class Terminal:
         environ = {"PATH": path, "KUBECONFIG": self.lab.cluster.argv()[2], "TMPDIR": HOME, "KUBE_EDITOR": _EDITOR}
         return ("env", *(f"{name}={value}" for name, value in environ.items()), "kubectl", "gpuvm", *words)
 
-    def gpuvm(self, *words: str) -> str:
+    def gpuvm(self, *words: str, seconds: float = 150) -> str:
         """What `kubectl gpuvm` prints. CommandFailed where it fails."""
-        done = self.lab.box.run(*self.argv(*words), seconds=150)
+        done = self.lab.box.run(*self.argv(*words), seconds=seconds)
         if done.returncode != 0:
             raise CommandFailed(f"kubectl gpuvm {' '.join(words)}: {done.stderr}")
         return done.stdout
 
-    def asked(self, *words: str) -> str:
+    def asked(self, *words: str, seconds: float = 150) -> str:
         """The same, asked again where the launcher had no time to answer: its processor is emulated."""
-        until = time.monotonic() + self.lab.box.patience.allowed(150)
+        until = time.monotonic() + self.lab.box.patience.allowed(seconds)
         while time.monotonic() < until:
             with suppress(CommandFailed):
-                return self.gpuvm(*words)
-        return self.gpuvm(*words)
+                return self.gpuvm(*words, seconds=seconds)
+        return self.gpuvm(*words, seconds=seconds)
 
     def refused(self, *words: str) -> str:
         """Why it does not do that."""

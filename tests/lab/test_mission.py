@@ -289,7 +289,7 @@ def test_a_deleted_pod_shuts_its_guest_down_within_its_grace_and_what_it_wrote_i
     lab.until("the launcher's last words", lambda: "default_first has ended: as requested" in log.read_text(), 30)
     console.wait_for("GUEST power button", 30)
     assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"
-    lab.until("nobody has a device", lambda: _in_use(lab, plugin) == {}, 60)
+    lab.until("nobody has a device", lambda: _in_use(lab, lab.plugin()) == {}, 60)
     assert "the guest was here" in lab.node.sh("cat /var/lib/claim/disk.img | tr -d '\\0'")
 
 
