@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 from launcher.choosing.affinity import Toleration, read_toleration
@@ -125,22 +126,23 @@ def _read(
     """Add a claim's requests to the devices, and its constraints to the sharings."""
     owner, entries = claim.owner, claim.entries
     by_request: dict[str, list[tuple[int, int]]] = {}  # and by REQUEST/ALTERNATIVE, as constraints may say
-    allocated = {
-        str(result.get("request")).partition("/")[0]: device_of(result, owner) for result in allocated_of(owner)
-    }
+    allocated: dict[str, list[PublishedID]] = {}
+    for result in allocated_of(owner):
+        allocated.setdefault(str(result.get("request")).partition("/")[0], []).append(device_of(result, owner))
     parts = part_of(claim.spec, "devices", owner)
     for request in objects_of(parts, "requests", owner):
         its_name = str(request.get("name"))
         kinds = alternatives_of(request, owner)
         alternatives = tuple(_alternative(kind, its_name, owner, cluster, known) for kind in kinds)
-        for _ in range(_count(kinds, its_name, owner)):
+        its_devices = chain(allocated.get(its_name, ()), repeat(None))
+        for _, device in zip(range(_count(kinds, its_name, owner)), its_devices, strict=False):
             for number, kind in enumerate(kinds):
                 place = (len(devices), number)
                 by_request.setdefault(its_name, []).append(place)
                 if request.get("firstAvailable"):
                     by_request.setdefault(f"{its_name}/{kind.get('name')}", []).append(place)
             who = entries.get(its_name, f"request {its_name!r} of {subject_of(owner)}")
-            devices.append(WantedDevice(who, subject_of(owner), alternatives, allocated.get(its_name)))
+            devices.append(WantedDevice(who, subject_of(owner), alternatives, device))
     if missing := sorted(entries.keys() - by_request.keys()):
         raise UserError(
             subject_of(owner),

@@ -407,6 +407,21 @@ def test_cpus_of_another_driver_in_the_vms_claim_bring_its_card_to_their_numa_no
     assert str(reason(three, "rtx")).startswith("not 4 of the cards that could be had share one NUMA node")
 
 
+def test_a_claim_that_has_its_cpus_is_where_they_are() -> None:
+    cpus = [{"resource.kubernetes.io/numaNode": {"int": node}} for node in (0, 1, 1)]
+    results = [
+        {"request": request, "driver": driver, "pool": "rtx", "device": device}
+        for request, driver, device in (
+            ("gpu", "gpu-launcher.dev", "pci-0000-e1-00-0"),
+            ("cpus", "dra.cpu", "cpu-1"),
+            ("cpus", "dra.cpu", "cpu-2"),
+        )
+    ]
+    allocated = {**whole(2), "status": {"allocation": {"devices": {"results": results}}}}
+    result = fit([*beside_cpus(*cpus), allocated], Request("gpus", "gpu"), claims=[NAMED])
+    assert taken(result) == {"rtx": ["pci-0000-e1-00-0", "cpu-1", "cpu-2"]}
+
+
 @pytest.mark.parametrize(
     ("nodes", "cards"),
     [
