@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from pci.address import PCIAddress
 from plugin.cards.config import Config, Fabric, Serve
 from plugin.cards.names import read_pci_ids
@@ -23,7 +25,7 @@ from tests.compose import MACHINES, Function, compose, hgx_a100
 from tests.fabric.standin import H100 as H100_TABLE
 from tests.fabric.standin import Sets
 from tests.kernel import make_nodes
-from tests.processes import FIXTURES
+from tests.processes import FIXTURES, ROOT
 
 Object = dict[str, Any]
 
@@ -153,3 +155,10 @@ def pod_on(
         },
         "status": {"phase": phase},
     }
+
+
+def card_and_cpus() -> tuple[dict[str, Any], dict[str, Any]]:
+    """docs/choosing.md's claim of a card and CPUs, and the VM's part."""
+    _, page = (ROOT / "docs" / "choosing.md").read_text().split("### A card and CPUs in one claim\n")
+    template, vm = yaml.safe_load_all(page.partition("\n    ")[2].partition("\n\n`count`")[0].replace("\n    ", "\n"))
+    return template, vm

@@ -154,7 +154,7 @@ def test_the_page_has_every_attribute() -> None:
 
 
 def test_the_claim_that_the_page_shows_is_yaml_of_the_driver() -> None:
-    section = CHOOSING.split("\n## Claims of your own\n")[1].split("\n## ")[0]
+    section = CHOOSING.split("\n## Claims of your own\n")[1].split("\n##")[0]
     (block,) = re.findall(r"(?:^    .*\n)+", section, re.MULTILINE)
     template = yaml.safe_load(block)
     assert template["kind"] == "ResourceClaimTemplate"

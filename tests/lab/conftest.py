@@ -25,7 +25,7 @@ AGAIN = LOGS / "again"
 #: The modules that take long, the longest first: no worker should be left with one when the other is done.
 LONG = (
     *("test_kubevirt", "test_day", "test_mission", "test_dra", "test_plugin", "test_getting_started"),
-    *("test_hostile_tenant", "test_own_machine", "test_bare"),
+    *("test_cpus", "test_hostile_tenant", "test_own_machine", "test_bare"),
 )
 
 #: `with timed("a drain"):` measures a step.

@@ -23,7 +23,8 @@ class Machine:
     slot before all others, and every card has another address than before. `memory`: MiB, half of them on each NUMA
     node. `dedicates`: node 1 has two processors, which the kubelet gives away as a whole, and there are huge pages.
     `vgpus`: the SR-IOV device has the driver of kernel/nvidia.c, and no virtual functions yet. `board`: there is one
-    more card, with a switch of its own."""
+    more card, with a switch of its own. `isolates`: node 0 has four more processors, and node 1 as many, 5 to 8, which
+    run only what is pinned to them."""
 
     name: str
     cdevs: bool = True
@@ -34,6 +35,7 @@ class Machine:
     dedicates: bool = False
     vgpus: bool = False
     board: bool = False
+    isolates: bool = False
     disk: Callable[[], Path] = build.disk
 
 
@@ -65,7 +67,11 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
     look for work of the other's, and wait for each other while the threads that emulate them wait for a core. A single
     one is emulated as such: without what keeps processors apart.
     """
-    processors, threads, others = ("3", "multi", ",cpus=1-2") if machine.dedicates else ("1", "single", "")
+    processors, threads, own, others = ("1", "single", "cpus=0", "")
+    if machine.dedicates:
+        processors, threads, others = "3", "multi", ",cpus=1-2"
+    if machine.isolates:
+        processors, own, others = "9", "cpus=0-4", ",cpus=5-8"
     memory = f"memory-backend-ram,size={machine.memory // 2}M"
     return [
         "qemu-system-x86_64",
@@ -74,7 +80,7 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
         *("-smp", processors, "-m", str(machine.memory)),
         *("-nodefaults", "-no-reboot", "-display", "none"),
         *("-serial", f"file:{console}"),
-        *("-object", f"{memory},id=m0", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),
+        *("-object", f"{memory},id=m0", "-numa", f"node,nodeid=0,memdev=m0,{own}"),
         *("-object", f"{memory},id=m1", "-numa", f"node,nodeid=1,memdev=m1{others}"),
         *(("-device", "intel-iommu,intremap=on,caching-mode=on") if machine.iommu else ()),
         *("-kernel", str(build.kernel() / "vmlinuz"), "-initrd", str(build.initrd() / "initrd")),
@@ -116,9 +122,11 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
 
 def _kernel_arguments(machine: Machine) -> str:
     """Ticks come periodically: a timer that the kernel sets for each is lost now and then where processors are emulated
-    by threads that have to wait for a core, and that processor then stands still."""
+    by threads that have to wait for a core, and that processor then stands still. Where one thread emulates them all,
+    and most of them are idle, an idle one has none: the others would wait for it."""
     return " ".join([
-        "console=ttyS0 quiet panic=-1 mitigations=off norandmaps highres=off nohz=off",
+        "console=ttyS0 quiet panic=-1 mitigations=off norandmaps",
+        *(["isolcpus=1-8"] if machine.isolates else ["highres=off nohz=off"]),
         "root=/dev/vda rw init=/lab/init cgroup_no_v1=all",
         *(["intel_iommu=on", "iommu=nopt"] if machine.iommu else []),
         *([f"vfio-pci.ids={','.join((*CARD, _XHCI))}"] if machine.binds_at_boot else []),

@@ -20,6 +20,11 @@ VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
 #: What the plugin offers in most tests: every card, and no other device with their vendor; and /dev/kvm.
 CARDS: Mapping[str, Any] = {"offer": [{"device": CARD[0], "resource": RESOURCE}], "node_devices": {"kvm": 110}}
 CONFIG = "/etc/gpu-plugin/config.yaml"
+#: The variables of a container that asks the API server: nothing makes the way of a Service here.
+WAY_TO_SERVER = (
+    {"name": "KUBERNETES_SERVICE_HOST", "value": CONTROL_PLANE},
+    {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
+)
 #: The name of the NetworkAttachmentDefinition, and how its addresses begin.
 SECOND_NETWORK, SECOND_ADDRESSES = "second", "10.90.0."
 #: A disk in the claim `data`, the pod's network and a second one, for `more`.
@@ -69,10 +74,8 @@ def overlay(
         ),
     ]
     if base == "dra":
-        # Nothing makes the way of a Service here; and the plugin of the lab is not in kube-system.
-        way = {"KUBERNETES_SERVICE_HOST": CONTROL_PLANE, "KUBERNETES_SERVICE_PORT": "6443"}
-        variables = [{"name": variable, "value": value} for variable, value in way.items()]
-        patch += [{"op": "add", "path": f"{_CONTAINER}/env/-", "value": variable} for variable in variables]
+        patch += [{"op": "add", "path": f"{_CONTAINER}/env/-", "value": variable} for variable in WAY_TO_SERVER]
+        # The plugin of the lab is not in kube-system.
         for file in (directory / "deploy/dra/admission.yaml", directory / "deploy/dra/rbac.yaml"):
             file.write_text(file.read_text().replace("kube-system", "default"))
     kustomization = {

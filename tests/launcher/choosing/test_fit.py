@@ -18,7 +18,7 @@ from launcher.choosing.obstacles import asking
 from launcher.vm.cards.annotations import Word, read_selection
 from launcher.vm.cards.claims import Entry, EntryKind, Request
 from program.errors import UserError
-from tests.clusters import claim_of, hgx, machine, node_of, pod_on, slices_of, snapshot_of
+from tests.clusters import card_and_cpus, claim_of, hgx, machine, node_of, pod_on, slices_of, snapshot_of
 from tests.launcher.choosing.hami import cluster_of_cards, entries
 
 HGX = slices_of(snapshot_of(hgx()), "hgx")
@@ -376,13 +376,11 @@ def test_a_claim_that_the_vm_names_is_judged_with_the_rest_of_it() -> None:
 
 
 def whole(cpus: int) -> dict[str, Any]:
-    """The claim `mine` of a card and so many CPUs of another driver, that share a NUMA node."""
-    requests = [
-        {"name": "gpu", "exactly": {"deviceClassName": "gpu-launcher.dev"}},
-        {"name": "cpus", "exactly": {"deviceClassName": "dra.cpu", "count": cpus}},
-    ]
-    constraint = {"matchAttribute": "resource.kubernetes.io/numaNode"}
-    return {**CLAIM, "spec": {"devices": {"requests": requests, "constraints": [constraint]}}}
+    """The page's claim of a card and CPUs, as `mine` and with so many of them."""
+    template, _ = card_and_cpus()
+    spec = template["spec"]["spec"]
+    spec["devices"]["requests"][1]["exactly"]["count"] = cpus
+    return {**CLAIM, "spec": spec}
 
 
 def beside_cpus(*attributes: dict[str, Any]) -> list[dict[str, Any]]:
