@@ -22,7 +22,9 @@ def devices_on(text: str) -> list[Shown]:
         (device_id,), (state,) = item.xpath("./h3/code/text()"), item.xpath("./h3/span/text()")
         lines = [line.text_content() for line in item.iter("p")]
         user = next((line.removeprefix("in use by ") for line in lines if line.startswith("in use by ")), None)
-        reason = next((line.removeprefix("It ")[:-1] for line in lines if line.startswith("It ")), None)
+        # It "leaves" behind what a guest does not get, which is no reason.
+        its = [line.removeprefix("It ")[:-1] for line in lines if line.startswith("It ")]
+        reason = next((each for each in its if not each.startswith("leaves ")), None)
         found.append(Shown(device_id, state, user, reason))
     return found
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plugin.cards.config import Config
@@ -262,6 +262,7 @@ def test_all_agree_whatever_is_broken(node: Callable[..., Node], tmp_path: Path)
     this.prepare("0000:41:00.0")
 
     @settings(max_examples=60)
+    @example(found=[Break("devices/pci0000:40/0000:40:01.0/0000:41:00.1/iommu_group", "missing")], config=CONFIGS[1])
     @given(found=breaks(breakable(tmp_path / "sys")), config=st.sampled_from(CONFIGS))
     def agree(found: list[Break], config: str) -> None:
         this.config.write_text(config)
