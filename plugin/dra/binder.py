@@ -65,7 +65,7 @@ class Binder:
 
     async def make_vgpu(self, name: str, card: str, kind: str, config: Config, others: AskUsers) -> None:
         """Make a vGPU of the type `kind` of a card: `name` is its virtual function's address, or the UUID of the
-        mediated device. Refusal and StillAtWork as in `bind`."""
+        mediated device. NotMade if the card does not make it, Refusal and StillAtWork as in `bind`."""
         work = partial(_make, self._roots, config, named(name), PCIAddress.parse(card), kind, others)
         await self._run("make", [name], work)
 

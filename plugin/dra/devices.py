@@ -7,10 +7,8 @@ from functools import partial
 from plugin.changes.users import AskUsers, KubeletList, users
 from plugin.dra.binder import Binder
 from plugin.dra.checkpoint import Prepared, PreparedDevice, claimed
-from plugin.dra.tasks import StillAtWork
 from plugin.kinds.vgpus import NotMade
 from plugin.watch.watch import Watch
-from program.errors import ProgramError
 
 
 class ClaimDevices:
@@ -41,7 +39,8 @@ class ClaimDevices:
         return tuple(device if ours & {*device.bound} else replace(device, bound=()) for device in devices)
 
     async def make(self, devices: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]) -> None:
-        """Make the vGPUs among the devices; NotMade if a card refuses, StillAtWork if that is not known yet."""
+        """Make the vGPUs among the devices; ProgramError if that fails, NotMade, with the names of its vGPUs of that
+        type, if a card does not make one."""
         config = self._watch.snapshot.config
         offers = {vgpu.name: vgpu for card in self._watch.snapshot.claimable for vgpu in card.vgpus}
         vgpus = [device for device in devices if device.is_made]
@@ -49,9 +48,7 @@ class ClaimDevices:
             vgpu = offers[device.name]
             try:
                 await self._binder.make_vgpu(device.id, str(vgpu.card.address), vgpu.type, config, self._users(others))
-            except StillAtWork:
-                raise
-            except ProgramError as error:
+            except NotMade as error:
                 same = (name for name, other in offers.items() if (other.card, other.type) == (vgpu.card, vgpu.type))
                 raise NotMade(*error.problem, names=same) from error
         if vgpus:

@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 _STAYS_PREPARED = 500.0
 #: Seconds for the other plugin of the node, in a rolling update, to be done with a claim.
 _OTHERS_END_WITHIN = 20.0
-#: Seconds for which a card is not offered that could not be bound for a claim whose pod may go elsewhere.
-_STAYS_UNBOUND = 300.0
+#: Seconds for which what could not be bound or made for a claim is not offered: the claim's pod may go elsewhere.
+_STAYS_REFUSED = 300.0
 #: Seconds after a failure in which the kubelet asks for a claim again, if its pod is still there.
 _ASKED_AGAIN_WITHIN = 20.0
 
@@ -83,7 +83,7 @@ class Claims:
         self._devices = ClaimDevices(watch, binder)
         self._partitions = partitions
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why it is not back on its driver
-        self._unbound: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be had
+        self._refused: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be had
         self._lock = asyncio.Lock()
         self._tasks = ClaimTasks()
         self._asked_again = asked_again
@@ -154,20 +154,20 @@ class Claims:
     def _mark_unbound(self, claim: DriverClaim, error: NotRebound) -> None:
         """Mark the devices of the claim that could not be bound."""
         names = {result.device for result in claim.results}
-        until = asyncio.get_running_loop().time() + _STAYS_UNBOUND
+        until = asyncio.get_running_loop().time() + _STAYS_REFUSED
         for device in self._watch.snapshot.inventory.published:
             reasons = [error.reasons[each.address] for each in device.functions if each.address in error.reasons]
             if device_name(device) in names and reasons:
                 subject, wrong, fix = reasons[0]
-                self._unbound[device.id] = until, Hindrance(f"could not be bound to vfio: {subject}: {wrong}", fix)
+                self._refused[device.id] = until, Hindrance(f"could not be bound to vfio: {subject}: {wrong}", fix)
                 self.is_begun.set()
 
     def _mark_unmade(self, error: NotMade) -> None:
         """Mark the vGPUs that the card cannot make."""
         subject, wrong, fix = error.problem
-        until = asyncio.get_running_loop().time() + _STAYS_UNBOUND
+        until = asyncio.get_running_loop().time() + _STAYS_REFUSED
         hindrance = Hindrance(f"could not be made: {subject}: {wrong}", fix)
-        self._unbound |= dict.fromkeys(error.names, (until, hindrance))
+        self._refused |= dict.fromkeys(error.names, (until, hindrance))
         self.is_begun.set()
 
     async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:
@@ -376,7 +376,7 @@ class Claims:
             for uid in sorted(uid for uid, since in self._gone.items() if now - since > _STAYS_PREPARED):
                 _log.warning("claim %s exists no more, and was never unprepared", claims[uid])
                 done.append(await self._take_back_if_it_can(uid))
-        return all(done) and not self._asked and not self._unbound
+        return all(done) and not self._asked and not self._refused
 
     async def _remove_nobodys_vgpus(self) -> bool:
         """Remove vGPUs that were made for a claim and that no claim has, since the checkpoint was removed. Return
@@ -425,8 +425,8 @@ class Claims:
         # Another plugin of the node may have given a device back.
         self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in now}
         clock = asyncio.get_running_loop().time()
-        self._unbound = {device: (until, why) for device, (until, why) in self._unbound.items() if clock < until}
-        kept = {**{device: why for device, (_, why) in self._unbound.items()}, **self._not_given_back}
+        self._refused = {device: (until, why) for device, (until, why) in self._refused.items() if clock < until}
+        kept = {**{device: why for device, (_, why) in self._refused.items()}, **self._not_given_back}
         names = {each.id: each.name for prepared in claims.values() for each in prepared.devices if each.is_made}
         self._watch.see(
             replace(self._watch.snapshot, claimed=now, claims_trouble=None, kept=kept, claimable_names=names)

@@ -179,7 +179,7 @@ def named(text: str) -> Name:
 
 
 class NotMade(Refusal):
-    """A vGPU cannot be made; `names` are those in the slices that its card cannot make either."""
+    """A card does not make a vGPU; `names` are those in the slices that it does not make either, if they are known."""
 
     def __init__(self, subject: object, wrong: str, fix: str, *more: Problem, names: Iterable[str] = ()) -> None:
         super().__init__(subject, wrong, fix, *more)
@@ -187,14 +187,14 @@ class NotMade(Refusal):
 
 
 def make_for_claim(roots: Roots, config: Config, vgpu: Name, card: PCIAddress, kind: str, ask_users: AskUsers) -> None:
-    """Make a vGPU of the type `kind` of a card, unless an earlier call has. Refusal if that fails: then nothing is left
-    of it, except a write that the kernel has not finished."""
+    """Make a vGPU of the type `kind` of a card, unless an earlier call has. NotMade if the card does not make it:
+    then nothing is left of it, except a write that the kernel has not finished. Refusal if another change goes on."""
     with roots.journal.alone():
         host, _ = ask(read_host, roots.sys)
         try:
             make(_node(roots, config, ask_users), vgpu, kind, card if card in host.functions else None)
         except Failed as failed:
-            raise Refusal(*failed.problem) from failed
+            raise NotMade(*failed.problem) from failed
 
 
 def remove_for_claims(roots: Roots, config: Config, vgpus: Iterable[Name], ask_users: AskUsers) -> None:

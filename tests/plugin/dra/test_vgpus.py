@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from plugin.changes.engine import Failed, Roots, Write
 from plugin.changes.journal import Journal, JournalFile, VGPUType
 from plugin.changes.users import AskUsers, Assignment, KubeletList, Name, users
 from plugin.dra.binder import Binder
-from plugin.dra.claims import read_claim
+from plugin.dra.claims import FAILED, read_claim
 from plugin.dra.preparation import Claims, DriverSettings
 from plugin.dra.publisher import Publisher
 from plugin.dra.status import of_devices
@@ -52,18 +52,17 @@ class InProcess(Binder):
     faults = Faults()
 
     async def make_vgpu(self, name: str, card: str, kind: str, config: Config, others: AskUsers) -> None:
-        self._done(lambda: vgpus.make(self._node(config, others), vgpus.named(name), kind, PCIAddress.parse(card)))
+        try:
+            vgpus.make(self._node(config, others), vgpus.named(name), kind, PCIAddress.parse(card))
+        except Failed as failed:
+            raise NotMade(*failed.problem) from failed
 
     async def remove_vgpus(self, names: Iterable[str], config: Config, others: AskUsers) -> None:
         for vgpu in map(vgpus.named, names):
-            self._done(lambda one=vgpu: vgpus.remove(self._node(config, others), one, self._card(config, one, others)))  # type: ignore[misc]
-
-    @staticmethod
-    def _done(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Failed as failed:
-            raise Refusal(*failed.problem) from failed
+            try:
+                vgpus.remove(self._node(config, others), vgpu, self._card(config, vgpu, others))
+            except Failed as failed:
+                raise Refusal(*failed.problem) from failed
 
     def _card(self, config: Config, vgpu: Name, others: AskUsers) -> PCIAddress | None:
         return vgpus.card_of(read_host(self.kernel.sys), self._node(config, others), vgpu)
@@ -457,6 +456,20 @@ def test_the_driver_itself_makes_one_before_its_pod_comes(still: Node) -> None:
         assert still.types == ["L40S-24Q"]
         still.cluster.deallocate(claim)
         wait_until(still.is_as_before)
+
+
+def test_a_change_that_is_at_work_is_no_fault_of_a_card(still: Node) -> None:
+    still.cluster.api.takes_conditions = True
+    state = still.cluster.directory / "former"
+    with still.cluster.driver(IN_YAML, "--state", state):
+        wait_until(lambda: all(its.get("bindingConditions") for its in still.cluster.published().values() or [{}]))
+        with JournalFile(state, boot_id(still.kernel.proc)).alone():
+            claim = still.cluster.claim(HALF.format(0))
+            wait_until(lambda: FAILED in still.cluster.status(claim).get(HALF.format(0), {}))
+            assert "is at work" in still.cluster.status(claim)[HALF.format(0)][FAILED]
+        other = still.cluster.claim(HALF.format(1))
+        wait_until(lambda: "Ready" in still.cluster.status(other).get(HALF.format(1), {}))
+        assert not any("taints" in its for its in still.cluster.published().values())
 
 
 def test_the_driver_itself_makes_and_removes_them_and_a_killed_one_is_followed(still: Node) -> None:
