@@ -18,7 +18,7 @@ from tests.lab.control_plane import Cluster, running_control_plane
 from tests.lab.machine import Machine
 from tests.lab.node import IMAGES, Node, booted
 from tests.lab.waiting import CommandFailed, NotYet, T
-from tests.processes import ROOT
+from tests.processes import ROOT, finished
 
 
 @dataclass(frozen=True)
@@ -272,6 +272,24 @@ class Lab:
         slices = self.cluster.get_all("resourceslices")
         # A slice without any has `null` before Kubernetes 1.35.
         return {device["name"]: device for each in slices for device in each["spec"].get("devices") or ()}
+
+    def allocated(self, pod: str) -> list[str]:
+        """The names of the devices that the pod's claims have."""
+        statuses = self.cluster.get("pod", pod)["status"].get("resourceClaimStatuses", [])
+        claims = [self.cluster.get("resourceclaim", status["resourceClaimName"]) for status in statuses]
+        allocations = [claim["status"]["allocation"] for claim in claims if claim.get("status", {}).get("allocation")]
+        return [result["device"] for allocation in allocations for result in allocation["devices"]["results"]]
+
+    def fit(self, directory: Path, manifest: Mapping[str, Any], *more: str) -> dict[str, Any]:
+        """What `gpu-launcher fit` says of a VM and this cluster as they are now, by its slices, claims and classes, and
+        `more` kinds of objects."""
+        what = ",".join(("resourceslices", "resourceclaims", "deviceclasses", *more))
+        (directory / "cluster.json").write_text(self.cluster.kubectl("get", what, "--all-namespaces", "-o", "json"))
+        (directory / "vm.json").write_text(json.dumps(manifest))
+        done = finished("gpu-launcher", "fit", directory / "vm.json", "--cluster", directory / "cluster.json", "--json")
+        assert done.returncode in (0, 1), done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
 
     def record(self, plugin: str, directory: Path) -> None:
         """The node's sysfs, as `gpu-plugin record` in its pod has it."""

@@ -3,7 +3,6 @@
 The kubelet pins nothing here: the guest's vCPUs are pinned to the claim's CPUs since its container has only these.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +17,6 @@ from tests.clusters import card_and_cpus
 from tests.lab import build, cpu_driver, pods
 from tests.lab.lab import Lab
 from tests.lab.machine import CARD, FAR, LEGACY
-from tests.processes import finished
 
 MACHINE = replace(LEGACY, isolates=True)
 
@@ -65,7 +63,8 @@ def domain(lab: Lab, vm: str) -> etree._Element:
 
 
 def test_the_claim_has_four_cpus_of_the_cards_node(lab: Lab, vm: str) -> None:
-    assert {*_allocated(lab, "first")} == _devices()
+    assert {*lab.allocated("first")} == _devices()
+    assert len(lab.cluster.get("pod", "first")["status"]["resourceClaimStatuses"]) == 1
 
 
 def test_the_vcpus_are_pinned_to_the_claims_cpus(lab: Lab, domain: etree._Element) -> None:
@@ -93,10 +92,10 @@ def test_another_vm_with_that_wish_waits_until_the_first_has_ended(lab: Lab, vm:
         foretold = _fit(lab, tmp_path)
         assert not foretold["fits"]
         assert "of pod first" in str(foretold["nodes"])
-        assert not _allocated(lab, "second")
+        assert not lab.allocated("second")
         lab.cluster.delete("pod", "first")
         lab.until("the second runs", lambda: lab.phase("second") == "Running", 150)
-        assert {*_allocated(lab, "second")} == _devices()
+        assert {*lab.allocated("second")} == _devices()
         cpuset = lab.cluster.kubectl("exec", "second", "--", "cat", "/sys/fs/cgroup/cpuset.cpus.effective")
         assert cpuset.strip() == "5-8"
 
@@ -159,19 +158,6 @@ def _driver() -> tuple[dict[str, Any], ...]:
     return {**config, "data": {"cpu_driver.py": Path(cpu_driver.__file__).read_text()}}, pod
 
 
-def _allocated(lab: Lab, pod: str) -> list[str]:
-    """The names of the devices that the pod's claim has."""
-    (claim,) = lab.cluster.get("pod", pod)["status"]["resourceClaimStatuses"]
-    allocation = lab.cluster.get("resourceclaim", claim["resourceClaimName"])["status"].get("allocation", {})
-    return [result["device"] for result in allocation.get("devices", {}).get("results", ())]
-
-
 def _fit(lab: Lab, directory: Path) -> dict[str, Any]:
-    """What `gpu-launcher fit` says of that VM and this cluster as they are now."""
-    what = "nodes,pods,resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses"
-    (directory / "cluster.json").write_text(lab.cluster.kubectl("get", what, "--all-namespaces", "-o", "json"))
-    (directory / "vm.json").write_text(json.dumps(pods.manifest("vm", 1, **WISH)))
-    done = finished("gpu-launcher", "fit", directory / "vm.json", "--cluster", directory / "cluster.json", "--json")
-    assert done.returncode in (0, 1), done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    """What `fit` says of that VM."""
+    return lab.fit(directory, pods.manifest("vm", 1, **WISH), "nodes", "pods", "resourceclaimtemplates")

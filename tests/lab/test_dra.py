@@ -22,7 +22,6 @@ from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, BOARD, CARD, FAR, MODERN, NVME
 from tests.lab.restricted import check_restricted
 from tests.lab.waiting import CommandFailed
-from tests.processes import finished
 
 MACHINE = replace(MODERN, vgpus=True, board=True)
 
@@ -123,7 +122,7 @@ def test_a_plugins_token_writes_slices_of_its_own_node_and_pool_alone(lab: Lab, 
 
 
 def test_the_vm_has_the_card_that_was_foretold_and_its_companion(lab: Lab, vm: str) -> None:
-    assert {*_allocated(lab, "chosen")} == {_name(FAR), ON_BOARD}
+    assert {*lab.allocated("chosen")} == {_name(FAR), ON_BOARD}
     assert f"host {FAR}.0 -> guest 0000:01:00.0" in vm
     functions = lab.console("chosen").functions()
     assert (functions["0000:01:00.0"], functions["0000:01:00.1"]) == CARD
@@ -167,7 +166,7 @@ def test_two_that_race_for_one_card_do_not_both_get_it(lab: Lab, vm: str, uuids:
     with one, other:
 
         def winners() -> list[str]:
-            return [pod for pod in ("racing-one", "racing-two") if _allocated(lab, pod)]
+            return [pod for pod in ("racing-one", "racing-two") if lab.allocated(pod)]
 
         (winner,) = lab.until("one of them has the card", winners, 60)
         loser = "racing-two" if winner == "racing-one" else "racing-one"
@@ -208,7 +207,7 @@ def test_the_vm_lives_on_while_plugin_and_kubelet_start_again(lab: Lab, vm: str,
     assert lab.cluster.kubectl("exec", "chosen", "--", "gpu-launcher", "ctl", "state").startswith(
         "default/chosen: running"
     )
-    assert {*_allocated(lab, "chosen")} == {_name(FAR), ON_BOARD}
+    assert {*lab.allocated("chosen")} == {_name(FAR), ON_BOARD}
 
 
 def test_what_its_claim_had_is_free_when_the_vm_has_ended(
@@ -235,7 +234,7 @@ def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
     lab.until("ALONE is well", lambda: _is_well(lab, ALONE), 150)
     lab.until("nothing is prepared", lambda: not prepared(lab), 60)
     with lab.holder("after", 1, dra=True, annotations=wish):
-        assert _allocated(lab, "after") == [_name(ALONE)]
+        assert lab.allocated("after") == [_name(ALONE)]
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +257,7 @@ def test_bound_when_claimed_there_and_back(lab: Lab, when_claimed: None, uuids: 
     foretold = _fit(lab, tmp_path, "claimed", 1, wish)
     assert [entry["address"] for entry in foretold["nodes"][0]["takes"]] == [f"{ALONE}.0"]
     with lab.holder("claimed", 1, dra=True, annotations=wish):
-        assert _allocated(lab, "claimed") == [_name(ALONE)]
+        assert lab.allocated("claimed") == [_name(ALONE)]
         assert lab.drivers(ALONE) == ["vfio-pci", "vfio-pci"]
         assert "vfio-pci" not in lab.drivers(FAR)
     lab.until("the host has it again", lambda: lab.drivers(ALONE) == own, 150)
@@ -310,7 +309,7 @@ def test_vgpus_are_made_for_guests_and_another_size_waits_until_the_last_of_them
         lab.cluster.delete("pod", "half")
         lab.until("a vGPU went with its claim", lambda: made(lab)[first] == "0", 60)
         assert made(lab)[last] == NUMBERS["L40S-24Q"]
-        assert not _allocated(lab, "whole")
+        assert not lab.allocated("whole")
         lab.cluster.delete("pod", "other-half")
         lab.until("the one that waited runs", lambda: lab.phase("whole") == "Running", 150)
         assert made(lab) == {**dict.fromkeys(FUNCTIONS, "0"), _vgpu(lab, "whole"): NUMBERS["L40S-48Q"]}
@@ -353,23 +352,8 @@ def _taints(lab: Lab, slot: str) -> list[tuple[str, str]]:
     return [(taint["key"], taint["value"]) for taint in lab.published()[_name(slot)].get("taints", [])]
 
 
-def _allocated(lab: Lab, pod: str) -> list[str]:
-    """The names of the devices that the pod's claims have."""
-    statuses = lab.cluster.get("pod", pod)["status"].get("resourceClaimStatuses", [])
-    claims = [lab.cluster.get("resourceclaim", status["resourceClaimName"]) for status in statuses]
-    allocations = [claim["status"]["allocation"] for claim in claims if claim.get("status", {}).get("allocation")]
-    return [result["device"] for allocation in allocations for result in allocation["devices"]["results"]]
-
-
 def _fit(lab: Lab, directory: Path, name: str, cards: int, annotations: dict[str, str]) -> dict[str, Any]:
-    """What `gpu-launcher fit` says of a VM and this cluster as they are now."""
-    what = "resourceslices,resourceclaims,deviceclasses"
-    (directory / "slices.json").write_text(lab.cluster.kubectl("get", what, "--all-namespaces", "-o", "json"))
-    (directory / "vm.json").write_text(json.dumps(pods.manifest(name, cards, annotations=annotations)))
-    done = finished("gpu-launcher", "fit", directory / "vm.json", "--cluster", directory / "slices.json", "--json")
-    assert done.returncode in (0, 1), done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    return lab.fit(directory, pods.manifest(name, cards, annotations=annotations))
 
 
 def _vgpu_name(its: str, number: int) -> str:
