@@ -26,6 +26,8 @@ _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta2")  # of one form, as far as it i
 _RULE = "DeviceTaintRule"
 _LIMITS = ("ResourceQuota", "ConfigMap")
 _VERSIONS_OF_RULES = (*_VERSIONS, f"{_GROUP}/v1alpha3")
+#: What the resource's name begins with that each DeviceClass has even without `extendedResourceName`.
+_IMPLICIT = "deviceclass.resource.kubernetes.io/"
 
 
 class PublishedID(NamedTuple):
@@ -184,11 +186,7 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
         nodes=nodes,
         taken=taken,
         classes={names(each)[1]: selectors_of(mapping_of(each, "spec", each), each) for each in by_kind["DeviceClass"]},
-        extended={
-            name: names(each)[1]
-            for each in by_kind["DeviceClass"]
-            if isinstance(name := mapping_of(each, "spec", each).get("extendedResourceName"), str)
-        },
+        extended=_extended(by_kind["DeviceClass"]),
         claims=claims,
         templates={names(each): each for each in by_kind["ResourceClaimTemplate"]},
         others=others,
@@ -199,6 +197,17 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
         cordons=_cordons(objects),
         limits=tuple(each for each in objects if each.get("kind") in _LIMITS),
     )
+
+
+def _extended(classes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the DeviceClass of each resource that DRA serves by its name: of several classes with one the newest, then
+    the first by name (k8s.io/dynamic-resource-allocation/deviceclass/extendedresourcecache)."""
+    by_name = sorted(classes, key=lambda each: names(each)[1], reverse=True)
+    extended = {f"{_IMPLICIT}{names(each)[1]}": names(each)[1] for each in by_name}
+    for each in sorted(by_name, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+        if isinstance(resource := mapping_of(each, "spec", each).get("extendedResourceName"), str):
+            extended[resource] = names(each)[1]
+    return extended
 
 
 def _cordons(objects: Iterable[Mapping[str, Any]]) -> Mapping[str, Mapping[str, Cordon]]:

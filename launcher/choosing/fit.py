@@ -16,23 +16,29 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.choosing.claim import ANY_GPU, Rejection, claim_for
 from launcher.choosing.cluster import Cluster, PublishedDevice
 from launcher.choosing.limits import limits_of
 from launcher.choosing.names import MOST_TOLD, instead_of, nobodys, offered_by_dra, offered_by_nodes, refuse_unknown_ids
 from launcher.choosing.nodes import NodeState
-from launcher.choosing.objects import names, objects_of, part_of
 from launcher.choosing.obstacles import AskingPod, NodeDistance, Obstacle, amount_text, obstacles
 from launcher.choosing.placement import TOO_MANY, NodeMatcher, Placement, Verdict
 from launcher.choosing.remedies import remedies
-from launcher.choosing.requirements import AskedClaim, DeviceRequirements, requirements_of
+from launcher.choosing.requirements import (
+    MOST_DEVICES,
+    AskedClaim,
+    DeviceRequirements,
+    NamedClaim,
+    asked_claim,
+    extended_claim,
+    requirements_of,
+)
 from launcher.vm.cards.annotations import Selection, refuse_unheard
-from launcher.vm.cards.claims import Entry, Request
+from launcher.vm.cards.claims import Entry
 from pci import slices as words
 from pci.resource import NODE_DEVICES
-from program.errors import UserError
 from program.output import aligned
 from program.problem import Problem, one_line, summary
 
@@ -40,6 +46,7 @@ _MOST_NODES = 10  # that are told one by one, of each sort
 _MOST_KINDS = 10
 _DEFAULT = "default"  # the namespace
 _CARDS = "no such cards"
+_Resources = tuple[tuple[str, int], ...]  # and how many of each
 _FIX_OF_CARDS = "no node has what it asks for, also if it waits: see the cards below, and docs/choosing.md"
 
 
@@ -117,14 +124,6 @@ class Fit:
         return max((each.distance for each in its), default=0), len(its), -suitable, -rejection, -nearly, placement.node
 
 
-class NamedClaim(NamedTuple):
-    """An entry of spec.resourceClaims: a ResourceClaim, or a ResourceClaimTemplate, and its name."""
-
-    name: str
-    kind: str
-    object_name: str
-
-
 def fit_of(
     vm: str,
     namespace: str | None,
@@ -148,20 +147,22 @@ def fit_of(
         if (own := claim_for(entries, selection)) is not None:
             owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
             claims_asked.append(AskedClaim(owner, own.spec(), {each.name: str(each.entry) for each in own.requests}))
-    claims_asked += (_asked_claim(claim, entries, namespace, cluster) for claim in claims)
-    requirements = requirements_of(claims_asked, selection, cluster)
-    matcher = NodeMatcher(requirements, cluster)
-    if requirements.devices:
-        placements = tuple(map(matcher.placement, cluster.nodes))
-    else:
-        placements = tuple(Placement(name, (), None, ()) for name in sorted(cluster.states))
+    claims_asked += (asked_claim(claim, entries, namespace, cluster) for claim in claims)
+    by_dra = {} if pod is None else {name: _by_dra(pod, state, cluster) for name, state in cluster.states.items()}
+    matchers: dict[_Resources, NodeMatcher] = {}
+    for its in dict.fromkeys([(), *by_dra.values()]):
+        every = [*claims_asked, extended_claim(vm, its, cluster)] if its else claims_asked
+        matchers[its] = NodeMatcher(requirements_of(every, selection, cluster), cluster, matchers.get(()))
+    wants_devices = any(matcher.requirements.devices for matcher in matchers.values())
+    nodes = [node for node in cluster.nodes if wants_devices or node.name in cluster.states]
+    placements = tuple(matchers[by_dra.get(node.name, ())].placement(node) for node in nodes)
     fit = Fit(
         vm=vm,
-        requirements=requirements,
+        requirements=matchers[()].requirements,
         placements=placements,
         pod=pod,
         states=cluster.states,
-        obstacles={each.node: tuple(_obstacles(each, pod, cluster)) for each in placements},
+        obstacles={each.node: tuple(_obstacles(each, pod, cluster, by_dra.get(each.node, ()))) for each in placements},
         unknown=_unknown(entries if dra else (), pod, cluster),
         notes=(),
         refused=limits_of(cluster.limits).refusal(
@@ -174,39 +175,22 @@ def fit_of(
     fit = replace(fit, notes=(*_notes(pod, cluster), *_refused(fit), *nobodys(selection, cluster)))
     if not fit.lacks_cards or fit.unknown:
         return fit
-    nodes = sorted(cluster.nodes, key=lambda node: sum(each.short != _CARDS for each in fit.obstacles[node.name]))
-    return replace(fit, remedies=tuple(remedies(requirements, cluster, nodes, placements, matcher)))
+    its = by_dra.get(fit.nearest.node, ())
+    alike = [node for node in nodes if by_dra.get(node.name, ()) == its]
+    alike.sort(key=lambda node: sum(each.short != _CARDS for each in fit.obstacles[node.name]))
+    return replace(fit, remedies=tuple(remedies(matchers[its], cluster, alike, placements)))
 
 
-def claims_of(pod: Mapping[str, Any], cluster: Cluster) -> list[NamedClaim]:
-    """Return the claims of a pod: for a template the claim that was made from it, if the cluster has it."""
-    namespace, _ = names(pod)
-    made = {
-        each.get("name"): each.get("resourceClaimName")
-        for each in objects_of(part_of(pod, "status", pod), "resourceClaimStatuses", pod)
-    }
-    claims = []
-    for each in objects_of(part_of(pod, "spec", pod), "resourceClaims", pod):
-        name, template = str(each.get("name")), each.get("resourceClaimTemplateName")
-        its_claim = str(each.get("resourceClaimName") or made.get(name))
-        is_there = template is None or (namespace, its_claim) in cluster.claims
-        kind, object_name = ("ResourceClaim", its_claim) if is_there else ("ResourceClaimTemplate", str(template))
-        claims.append(NamedClaim(name, kind, object_name))
-    return claims
+def _by_dra(pod: AskingPod, node: NodeState, cluster: Cluster) -> _Resources:
+    """Return the pod's resources that a DeviceClass serves, since the node's device plugin offers none (KEP-5004)."""
+    return tuple(
+        (name, int(number))
+        for name, number in pod.requests.items()
+        if name in cluster.extended and not node.allocatable.get(name) and number <= MOST_DEVICES
+    )
 
 
-def _asked_claim(claim: NamedClaim, entries: Iterable[Entry], namespace: str | None, cluster: Cluster) -> AskedClaim:
-    owner = _object(claim, namespace, cluster)
-    spec = part_of(owner, "spec", owner)
-    requests = {
-        entry.wants.name: str(entry)
-        for entry in entries
-        if isinstance(entry.wants, Request) and entry.wants.claim == claim.name
-    }
-    return AskedClaim(owner, spec if claim.kind == "ResourceClaim" else part_of(spec, "spec", owner), requests)
-
-
-def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster) -> Iterator[Obstacle]:
+def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster, by_dra: _Resources) -> Iterator[Obstacle]:
     states = cluster.states
     if placement.devices is None:
         is_near = any(
@@ -215,7 +199,7 @@ def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster) ->
         distance = NodeDistance.TAKEN if is_near else NodeDistance.WITHOUT
         yield Obstacle(distance, _CARDS, str(placement.reason), _FIX_OF_CARDS)
     if pod is not None and placement.node in states:
-        yield from obstacles(pod, states[placement.node], cluster.extended)
+        yield from obstacles(pod, states[placement.node], dict(by_dra))
     elif states and placement.node not in states:
         yield Obstacle(
             NodeDistance.ELSEWHERE, "no Node", "has slices, and there is no such Node", "get nodes with them"
@@ -235,12 +219,8 @@ def _unknown(entries: Iterable[Entry], pod: AskingPod | None, cluster: Cluster) 
 
 def _notes(pod: AskingPod | None, cluster: Cluster) -> Iterator[str]:
     yield from cluster.gaps
-    if pod is not None:
-        by_dra = (
-            f"{name} by DRA (DeviceClass {cluster.extended[name]})" for name in pod.requests if name in cluster.extended
-        )
-        if unjudged := [*pod.unjudged, *by_dra]:
-            yield f"not looked at: {', '.join(unjudged)}"
+    if pod is not None and pod.unjudged:
+        yield f"not looked at: {', '.join(pod.unjudged)}"
 
 
 def _refused(fit: Fit) -> Iterator[str]:
@@ -262,20 +242,6 @@ def _tallied(placement: Placement) -> str:
     return f" ({summary((f'{count} {short}' for short, count in counts.most_common()), MOST_TOLD)})" if counts else ""
 
 
-def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mapping[str, Any]:
-    """Return the object that a VM names, from the VM's namespace if known; UserError for none or for several."""
-    objects = cluster.claims if claim.kind == "ResourceClaim" else cluster.templates
-    named = [
-        each for (where, name), each in objects.items() if name == claim.object_name and namespace in (None, where)
-    ]
-    if len(named) == 1:
-        return named[0]
-    what = f"spec.resourceClaims: {claim.kind} {claim.object_name}"
-    if named:
-        raise UserError(what, "is in several namespaces", "say the VM's with -n, or write its metadata.namespace")
-    raise UserError(what, "is not among the slices and claims", f"get {claim.kind.lower()}s -A with them")
-
-
 def as_json(fit: Fit) -> str:
     fits = bool(fit.fitting)
     document = {
@@ -294,7 +260,7 @@ def as_json(fit: Fit) -> str:
                 ],
                 "takes": [
                     {"entry": wanted.name, **_described(device)}
-                    for wanted, device in zip(fit.requirements.devices, placement.devices or (), strict=False)
+                    for wanted, device in zip(placement.wanted, placement.devices or (), strict=True)
                 ],
                 "cards": [
                     {
@@ -331,7 +297,7 @@ def as_text(fit: Fit, *, with_answer: bool = True) -> str:
         wrong, fix = fit.answer
         lines.append(f"{wrong}; {fix}")
     if fitting:
-        rows_of = _taken_rows if fit.requirements.devices else _free_rows
+        rows_of = _taken_rows if any(each.wanted for each in fitting) else _free_rows
         rows = rows_of(fit, fitting[:_MOST_NODES])
         lines += ["", *aligned(rows), *_more(len(fitting))]
     alike: dict[tuple[str, ...], list[str]] = {}
@@ -362,9 +328,11 @@ def _taken_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ..
     rows: list[tuple[str, ...]] = [("NODE", "ENTRY", "CARD", "PRODUCT", "UUID")]
     for placement in placements:
         node = placement.node
-        for wanted, device in zip(fit.requirements.devices, placement.devices or (), strict=True):
+        for wanted, device in zip(placement.wanted, placement.devices or (), strict=True):
             rows.append((node, wanted.name, _address(device), device.product or "-", _uuid(device) or "-"))
             node = ""
+        if not placement.wanted:
+            rows.append((node, "of its device plugin", "-", "-", "-"))
     return rows
 
 

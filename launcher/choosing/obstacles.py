@@ -86,10 +86,10 @@ def _unjudged(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
         yield "topologySpreadConstraints"
 
 
-def obstacles(pod: AskingPod, node: NodeState, extended: Container[str] = ()) -> tuple[Obstacle, ...]:
-    """Return all obstacles between the pod and the node, the hardest to change first. A resource in `extended`, which
-    DRA can serve on a node without its device plugin, is counted only if the node's plugin offers it."""
-    requests = {name: amount for name, amount in pod.requests.items() if node.offers(name) or name not in extended}
+def obstacles(pod: AskingPod, node: NodeState, by_dra: Container[str] = ()) -> tuple[Obstacle, ...]:
+    """Return all obstacles between the pod and the node, the hardest to change first, but for the resources that DRA
+    serves there."""
+    requests = {name: amount for name, amount in pod.requests.items() if name not in by_dra}
     every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(requests, node)]
     return tuple(sorted(every, key=lambda each: -each.distance))
 

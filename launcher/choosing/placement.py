@@ -13,7 +13,7 @@ from launcher.choosing.affinity import keeps_away
 from launcher.choosing.cel import Expression, Unknowable
 from launcher.choosing.claim import Rejection, Selector
 from launcher.choosing.cluster import Cluster, Node, PublishedDevice, PublishedID
-from launcher.choosing.requirements import Alternative, DeviceRequirements, Sharing
+from launcher.choosing.requirements import Alternative, DeviceRequirements, Sharing, WantedDevice
 from pci import slices as words
 
 _MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
@@ -70,9 +70,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a node has for a VM. `devices`: those that the VM would get, in the requirements' order; None if the node
-    cannot take it, with the `reason`. `verdicts`: one for each device of the node. `unknowable`: the device for which a
-    selector has no answer, and why. `is_refused`: the scheduler takes devices that gpu-plugin refuses."""
+    """What a node has for a VM. `devices`: those that the VM would get, each as the `wanted` one at its place; None if
+    the node cannot take it, with the `reason`. `verdicts`: one for each device of the node. `unknowable`: the device
+    for which a selector has no answer, and why. `is_refused`: the scheduler takes devices that gpu-plugin refuses."""
 
     node: str
     devices: tuple[PublishedDevice, ...] | None
@@ -80,6 +80,7 @@ class Placement:
     verdicts: tuple[Verdict, ...]
     unknowable: str | None = None
     is_refused: bool = False
+    wanted: tuple[WantedDevice, ...] = ()
 
 
 class NodeMatcher:
@@ -87,7 +88,7 @@ class NodeMatcher:
 
     def __init__(self, requirements: DeviceRequirements, cluster: Cluster, of: "NodeMatcher | None" = None) -> None:
         """`of`: a matcher of similar requirements, whose compiled expressions are reused."""
-        self._requirements = requirements
+        self.requirements = requirements
         self._cluster = cluster
         kinds = [
             [_Kind(alternative, wanted.claim, wanted.allocated) for alternative in wanted.alternatives]
@@ -103,7 +104,9 @@ class NodeMatcher:
         }
 
     def placement(self, node: Node) -> Placement:
-        """Return what this node has for the VM."""
+        """Return what this node has for the VM, without verdicts if that wants no device."""
+        if not self.requirements.devices:
+            return Placement(node.name, (), None, ())
         could: list[list[PublishedDevice]] = [[] for _ in self._kinds]
         verdicts: list[Verdict] = []
         unknowable: str | None = None
@@ -136,7 +139,7 @@ class NodeMatcher:
             return Placement(node.name, None, chosen, tuple(verdicts))
         if (refused := self._refused(chosen)) is not None:
             return Placement(node.name, None, refused, tuple(verdicts), is_refused=True)
-        return Placement(node.name, chosen, None, tuple(verdicts))
+        return Placement(node.name, chosen, None, tuple(verdicts), wanted=self.requirements.devices)
 
     def _reason(self, device: PublishedDevice, kind: _Kind) -> Reason | None:
         """Return why the device is none of this kind; None if it is. A wrong model comes before a holder, since waiting
@@ -167,10 +170,10 @@ class NodeMatcher:
 
     def _chosen(self, candidates: Sequence[Sequence[_Option]]) -> tuple[PublishedDevice, ...] | str:
         """Return the first devices that go together, one for each that is wanted; or why no devices do."""
-        for one, its in zip(self._requirements.devices, candidates, strict=True):
+        for one, its in zip(self.requirements.devices, candidates, strict=True):
             if not its:
                 return f"no card here could be {one.name}"
-        steps, sharings = _Steps(_MOST_STEPS), self._requirements.sharings
+        steps, sharings = _Steps(_MOST_STEPS), self.requirements.sharings
         consuming = any(option.device.consumes for each in candidates for option in each)
         try:
             if not consuming and (first := _first_fit(candidates, sharings)) is not None:
@@ -201,7 +204,7 @@ class NodeMatcher:
         if len(chosen) == len(candidates):
             return devices
         for option in candidates[len(chosen)]:
-            goes = _goes(option, len(chosen), chosen, self._requirements.sharings)
+            goes = _goes(option, len(chosen), chosen, self.requirements.sharings)
             if goes and self._cluster.has_room(*devices, option.device):
                 all_of_them = self._with_room(candidates, (*chosen, option), steps)
                 if all_of_them is not None:
@@ -212,7 +215,7 @@ class NodeMatcher:
         """Return why gpu-plugin refuses these devices though the scheduler takes them: a claim's GPUs on a board with
         NVSwitches have to be one partition. None if it does not."""
         by_claim: dict[str, list[PublishedDevice]] = {}
-        for wanted, device in zip(self._requirements.devices, devices, strict=True):
+        for wanted, device in zip(self.requirements.devices, devices, strict=True):
             if device.attribute(f"{words.DRIVER}/{words.MODULE_ID}") is not None:
                 by_claim.setdefault(wanted.claim, []).append(device)
         for claim, gpus in by_claim.items():

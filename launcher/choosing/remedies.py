@@ -20,14 +20,11 @@ _MOST_WORDS = 10  # that are tried; a claim of somebody's own may have hundreds 
 
 
 def remedies(
-    requirements: DeviceRequirements,
-    cluster: Cluster,
-    nodes: Sequence[Node],
-    before: Sequence[Placement],
-    matcher: NodeMatcher,
+    matcher: NodeMatcher, cluster: Cluster, nodes: Sequence[Node], before: Sequence[Placement]
 ) -> Iterator[str]:
     """Yield each remedy as a clause. `nodes`: all of them, first the one whose cards are to be shown; `before`: what
     they have for the VM, by this `matcher`."""
+    requirements = matcher.requirements
     free_first = [
         replace(node, devices=tuple(sorted(node.devices, key=lambda each: each.id in cluster.taken))) for node in nodes
     ]

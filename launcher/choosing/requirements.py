@@ -4,22 +4,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.choosing.affinity import Toleration, read_toleration
 from launcher.choosing.cel import shown_line
 from launcher.choosing.claim import DEVICE_CLASS, Constraint, Rejection, Selector, claim_for, place_name, resource_in
 from launcher.choosing.cluster import Cluster, PublishedID, allocated_of, alternatives_of, device_of, selectors_of
-from launcher.choosing.objects import objects_of, part_of, subject_of
+from launcher.choosing.objects import names, objects_of, part_of, subject_of
 from launcher.vm.cards.annotations import Selection
-from launcher.vm.cards.claims import Entry, EntryKind
+from launcher.vm.cards.claims import Entry, EntryKind, Request
 from pci import slices as words
 from program.errors import UserError
 
 #: The selector of our class in deploy/dra, for a cluster's objects without DeviceClasses.
 _OUR_CLASS = (f'device.driver == "{words.DRIVER}"',)
 #: Of a claim (AllocationResultsMaxSize, kubernetes/api resource/v1/types.go).
-_MOST_DEVICES = 32
+MOST_DEVICES = 32
 _SUPPORTED = (
     "fit judges requests of devices by number (allocationMode: ExactCount), firstAvailable of one device each, and "
     "matchAttribute"
@@ -78,6 +78,54 @@ class AskedClaim:
     owner: Mapping[str, Any]
     spec: Mapping[str, Any]
     entries: Mapping[str, str]
+
+
+class NamedClaim(NamedTuple):
+    """An entry of spec.resourceClaims: a ResourceClaim, or a ResourceClaimTemplate, and its name."""
+
+    name: str
+    kind: str
+    object_name: str
+
+
+def claims_of(pod: Mapping[str, Any], cluster: Cluster) -> list[NamedClaim]:
+    """Return the claims of a pod: for a template the claim that was made from it, if the cluster has it."""
+    namespace, _ = names(pod)
+    made = {
+        each.get("name"): each.get("resourceClaimName")
+        for each in objects_of(part_of(pod, "status", pod), "resourceClaimStatuses", pod)
+    }
+    claims = []
+    for each in objects_of(part_of(pod, "spec", pod), "resourceClaims", pod):
+        name, template = str(each.get("name")), each.get("resourceClaimTemplateName")
+        its_claim = str(each.get("resourceClaimName") or made.get(name))
+        is_there = template is None or (namespace, its_claim) in cluster.claims
+        kind, object_name = ("ResourceClaim", its_claim) if is_there else ("ResourceClaimTemplate", str(template))
+        claims.append(NamedClaim(name, kind, object_name))
+    return claims
+
+
+def asked_claim(claim: NamedClaim, entries: Iterable[Entry], namespace: str | None, cluster: Cluster) -> AskedClaim:
+    """Return a claim that a VM names. UserError if the cluster lacks it."""
+    owner = _object(claim, namespace, cluster)
+    spec = part_of(owner, "spec", owner)
+    requests = {
+        entry.wants.name: str(entry)
+        for entry in entries
+        if isinstance(entry.wants, Request) and entry.wants.claim == claim.name
+    }
+    return AskedClaim(owner, spec if claim.kind == "ResourceClaim" else part_of(spec, "spec", owner), requests)
+
+
+def extended_claim(pod: str, resources: Iterable[tuple[str, int]], cluster: Cluster) -> AskedClaim:
+    """Return the claim that the scheduler makes of a pod's resources that DRA serves by their names (KEP-5004).
+    `resources`: each with the number of devices."""
+    requests = [
+        {"name": name, "exactly": {"deviceClassName": cluster.extended[name], "count": number}}
+        for name, number in resources
+    ]
+    owner = {"kind": "Pod", "metadata": {"name": pod}}
+    return AskedClaim(owner, {"devices": {"requests": requests}}, {name: name for name, _ in resources})
 
 
 class _Words:
@@ -152,10 +200,14 @@ def _read(
     every = frozenset(place for its in by_request.values() for place in its)
     for constraint in objects_of(parts, "constraints", owner):
         attribute = constraint.get("matchAttribute")
-        names = constraint.get("requests") or []
-        if not (isinstance(attribute, str) and isinstance(names, list) and set(map(str, names)) <= by_request.keys()):
+        bound_requests = constraint.get("requests") or []
+        if not (
+            isinstance(attribute, str)
+            and isinstance(bound_requests, list)
+            and set(map(str, bound_requests)) <= by_request.keys()
+        ):
             raise UserError(subject_of(owner), "has a constraint of another kind", _SUPPORTED)
-        bound = frozenset(place for each in names for place in by_request[str(each)]) or every
+        bound = frozenset(place for each in bound_requests for place in by_request[str(each)]) or every
         if bound:
             sharings.append(Sharing(attribute, place_name(attribute), bound, known.source(attribute)))
 
@@ -174,7 +226,7 @@ def _alternative(
 
 def _count(kinds: Sequence[Mapping[str, Any]], request: str, owner: Mapping[str, Any]) -> int:
     """Return how many devices a request is for: one if it has several alternatives."""
-    most = _MOST_DEVICES if len(kinds) == 1 else 1
+    most = MOST_DEVICES if len(kinds) == 1 else 1
     counts = [kind.get("count") or 1 for kind in kinds]
     for count in counts:
         if not isinstance(count, int) or not 0 < count <= most:
@@ -191,3 +243,17 @@ def _class(name: str, cluster: Cluster, owner: str) -> tuple[Selector, ...]:
             owner, f"is of DeviceClass {name}, which is not there", "get deviceclasses with the slices and claims"
         )
     return tuple(Selector(expression, f"DeviceClass {name}", Rejection.OTHER_CLASS) for expression in expressions)
+
+
+def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mapping[str, Any]:
+    """Return the object that a VM names, from the VM's namespace if known; UserError for none or for several."""
+    objects = cluster.claims if claim.kind == "ResourceClaim" else cluster.templates
+    named = [
+        each for (where, name), each in objects.items() if name == claim.object_name and namespace in (None, where)
+    ]
+    if len(named) == 1:
+        return named[0]
+    what = f"spec.resourceClaims: {claim.kind} {claim.object_name}"
+    if named:
+        raise UserError(what, "is in several namespaces", "say the VM's with -n, or write its metadata.namespace")
+    raise UserError(what, "is not among the slices and claims", f"get {claim.kind.lower()}s -A with them")

@@ -9,6 +9,7 @@ from launcher.choosing import fit as fitting
 from launcher.choosing.cluster import Cluster
 from launcher.choosing.cluster_files import read_cluster
 from launcher.choosing.obstacles import asking
+from launcher.choosing.requirements import NamedClaim, claims_of
 from launcher.commands.options import ClusterFile, VMFlags, one_vm
 from launcher.manifest.parser import ParsedVM
 from launcher.pod.claims import CLAIM, by_claim
@@ -44,16 +45,16 @@ def fit(
     asks = _pod(parsed, pod, snapshot, dra=dra)
     entries, namespace = vmi.spec.domain.devices.entries, parsed.namespace
     if pod is not None and asks is not None:
-        claims = fitting.claims_of(asks, snapshot)
+        claims = claims_of(asks, snapshot)
         namespace = pod.partition("/")[0]
         if any(claim.name == CLAIM for claim in claims) and any(isinstance(entry.wants, str) for entry in entries):
             # The manifest in the pod's record has requests of this claim for deviceNames.
             entries = by_claim(parsed)[0].instance.spec.domain.devices.entries
     else:
         claims = [
-            fitting.NamedClaim(claim.name, "ResourceClaim", claim.resourceClaimName)
+            NamedClaim(claim.name, "ResourceClaim", claim.resourceClaimName)
             if claim.resourceClaimName is not None
-            else fitting.NamedClaim(claim.name, "ResourceClaimTemplate", str(claim.resourceClaimTemplateName))
+            else NamedClaim(claim.name, "ResourceClaimTemplate", str(claim.resourceClaimTemplateName))
             for claim in vmi.spec.resourceClaims
         ]
     result = fitting.fit_of(

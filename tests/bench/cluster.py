@@ -1,6 +1,6 @@
 """Choosing cards in large clusters: `fit` over 1,000 and 5,000 nodes of eight cards; and, with --scheduler, what the
-real API server and scheduler make of HAMi's rules, of all words on random clusters, of boards with partitions and of
-500 VMs, without a node: `python -m tests.bench.cluster`.
+real API server and scheduler make of HAMi's rules, of all words on random clusters, of classes of other drivers, of
+boards with partitions and of 500 VMs, without a node: `python -m tests.bench.cluster`.
 
 The scheduler is the one that the lab has built: `make lab`, once.
 """
@@ -30,6 +30,7 @@ from plugin.dra.slices import device_name
 from plugin.fabric.board import Board
 from plugin.fabric.modules import ModuleIDs
 from plugin.node.snapshot import Snapshot
+from tests.bench.classes import CLASSES, cards_of, case_of
 from tests.bench.control_plane import WRITES, ControlPlane, NotBuilt, running_control_plane, until
 from tests.clusters import (
     H100,
@@ -89,6 +90,7 @@ def main() -> None:
                 _hami(plane)
                 _room(plane, _ROOMS)
                 _wants(plane, _CLUSTERS)
+                _classes(plane, _CLUSTERS)
                 _boards(plane, _BOARDS)
             with running_control_plane() as plane:
                 plane.create([_CLASS])
@@ -220,6 +222,35 @@ def _wants(plane: ControlPlane, number: int) -> None:
     fitting = sum(cards is not None for *_, cards in wanted.values())
     print(
         f"All words by the scheduler: {number} clusters, {fitting} of them that fit, {differing} that differ from fit's"
+    )
+
+
+def _classes(plane: ControlPlane, number: int) -> None:
+    """Nodes with devices of two drivers, and for each a pod that may go to that node alone, with claims of several
+    classes and resources that classes serve: the scheduler gives the devices that `fit` names."""
+    random = Random(35)
+    plane.create(CLASSES)
+    cases = [case_of(random, f"classes-{each}", plane.every("DeviceClass")) for each in range(number)]
+    plane.create(each for case in cases for each in (case.node, *case.objects))
+    time.sleep(2)  # until the scheduler knows them
+    plane.create(case.pod for case in cases)
+    wanted = {case.pod["metadata"]["name"]: case for case in cases}
+
+    def asked() -> dict[str, Object]:
+        return {name: pod for pod in plane.every("Pod") if (name := pod["metadata"]["name"]) in wanted}
+
+    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked().values())), 300)
+    claims = {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
+    differing = 0
+    for name, pod in asked().items():
+        case, cards = wanted[name], cards_of(pod, claims)
+        if cards != case.cards:
+            differing += 1
+            why = [each.get("message") for each in pod["status"].get("conditions", ())]
+            print(f"  fit has {case.cards}, the scheduler {cards}: {json.dumps(case[:3])}: {why}")
+    fitting = sum(case.cards is not None for case in cases)
+    print(
+        f"Classes by the scheduler: {number} clusters, {fitting} of them that fit, {differing} that differ from fit's"
     )
 
 

@@ -8,8 +8,9 @@ import pytest
 from gpuvm.objects import Pod
 from gpuvm.reasons import answer, is_for_nodes
 from launcher.choosing.cluster import cluster_of
-from launcher.choosing.fit import NamedClaim, fit_of
+from launcher.choosing.fit import fit_of
 from launcher.choosing.obstacles import asking
+from launcher.choosing.requirements import NamedClaim
 from launcher.vm.cards.annotations import read_selection
 from tests.clusters import RTX_3090, claim_of, machine, node_of, pod_on, slices_of
 from tests.gpuvm.cluster import pending

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from launcher.choosing.claim import claim_for
 from launcher.choosing.cluster import Cluster, Holder, cluster_of
-from launcher.choosing.fit import Fit, NamedClaim, as_json, as_text, fit_of
+from launcher.choosing.fit import Fit, as_json, as_text, fit_of
 from launcher.choosing.obstacles import asking
+from launcher.choosing.requirements import NamedClaim
 from launcher.vm.cards.annotations import Word, read_selection
 from launcher.vm.cards.claims import Entry, EntryKind, Request
 from program.errors import UserError

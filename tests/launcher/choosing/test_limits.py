@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from launcher.choosing.cluster import cluster_of
-from launcher.choosing.fit import Fit, NamedClaim, as_text, fit_of
+from launcher.choosing.fit import Fit, as_text, fit_of
 from launcher.choosing.obstacles import asking
+from launcher.choosing.requirements import NamedClaim
 from launcher.vm.cards.annotations import read_selection
 from launcher.vm.cards.claims import Entry, EntryKind
 from program.errors import UserError

@@ -316,18 +316,63 @@ def test_names_of_any_length_are_compared_quickly() -> None:
     assert fit([node_of("n", offered)], {f"example.com/{'y' * 100_000}": "1"}).answer is not None
 
 
-def test_a_resource_that_a_device_class_serves_is_counted_where_a_plugin_has_it() -> None:
-    """As the scheduler does: a node without the plugin has the resource by DRA (tests/lab/test_device_names.py)."""
-    device_class = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": "rtx"},
-        "spec": {"extendedResourceName": RTX_3090},
+def device_class(name: str, resource: str | None = None, **metadata: str) -> Object:
+    """Of our GPUs, and perhaps by a resource's name."""
+    spec: Object = {"selectors": [{"cel": {"expression": 'device.driver == "gpu-launcher.dev"'}}]}
+    named = {} if resource is None else {"extendedResourceName": resource}
+    metadata = {"name": name, **metadata}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": metadata, "spec": {**spec, **named}}
+
+
+def test_a_node_has_a_resource_by_its_device_plugin_or_else_by_the_class_that_has_its_name() -> None:
+    """As the scheduler does (tests/lab/test_device_names.py)."""
+    nodes = [node_of("plugin", {RTX_3090: "2"}), node_of("rtx", {RTX_3090: "0"}), node_of("none", {RTX_3090: "0"})]
+    result = fit([*nodes, *RTX, device_class("rtx", RTX_3090)], {RTX_3090: "2"})
+    assert {node.node: [device.id.name for device in node.devices or ()] for node in result.fitting} == {
+        "plugin": [],
+        "rtx": ["pci-0000-01-00-0", "pci-0000-e1-00-0"],
     }
-    nodes = [node_of("plugin", {RTX_3090: "1"}), node_of("dra", {RTX_3090: "0"})]
-    result = fit([*nodes, device_class], {RTX_3090: "2"})
-    assert against(result, "plugin") == [f"has 1 {RTX_3090} in all and 2 are asked for"]
-    assert [each.node for each in result.fitting] == ["dra"]
-    assert result.unknown == {}
-    assert f"not looked at: {RTX_3090} by DRA (DeviceClass rtx)" in result.notes
-    assert against(fit(nodes, {RTX_3090: "2"}), "dra") == [f"has no {RTX_3090}"]
+    assert against(result, "none") == [f"no card here could be {RTX_3090}"]
+    assert result.notes == ("no node has a pod here, so all of it counts as free: get nodes,pods -A",)
+    lines = as_text(result).splitlines()
+    assert lines[0] == "vms/vm fits on 2 of 3 nodes."
+    assert [line.split()[:3] for line in lines[3:6]] == [
+        ["plugin", "of", "its"],
+        ["rtx", RTX_3090, "0000:01:00.0"],
+        [RTX_3090, "0000:e1:00.0", "NVIDIA"],
+    ]
+    assert against(fit([*nodes, *RTX], {RTX_3090: "2"}), "rtx") == [f"has no {RTX_3090}"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "obstacle"),
+    [
+        ("3", "3 cards are wanted, and 2 could be had"),
+        ("33", f"has no {RTX_3090}"),  # no claim has so many
+    ],
+)
+def test_a_node_by_dra_has_as_many_as_it_has_cards(amount: str, obstacle: str) -> None:
+    result = fit([node_of("rtx", {RTX_3090: "0"}), *RTX, device_class("rtx", RTX_3090)], {RTX_3090: amount})
+    assert (result.fitting, against(result, "rtx")) == ((), [obstacle])
+
+
+@pytest.mark.parametrize(
+    ("classes", "resource", "of"),
+    [
+        ([device_class("any")], "deviceclass.resource.kubernetes.io/any", "any"),
+        ([device_class("b", RTX_3090), device_class("a", RTX_3090), device_class("c", RTX_3090)], RTX_3090, "a"),
+        (
+            [
+                device_class("a", RTX_3090, creationTimestamp="2026-01-01T00:00:00Z"),
+                device_class("b", RTX_3090, creationTimestamp="2026-02-01T00:00:00Z"),
+            ],
+            RTX_3090,
+            "b",
+        ),
+    ],
+    ids=["each has a name", "the first", "the newest"],
+)
+def test_of_several_classes_with_a_resources_name_the_newest_has_it(
+    classes: list[Object], resource: str, of: str
+) -> None:
+    assert cluster_of(classes).extended[resource] == of

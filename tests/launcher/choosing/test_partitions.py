@@ -10,7 +10,8 @@ import pytest
 
 from launcher.choosing.claim import claim_for
 from launcher.choosing.cluster import cluster_of
-from launcher.choosing.fit import Fit, NamedClaim, as_text, fit_of
+from launcher.choosing.fit import Fit, as_text, fit_of
+from launcher.choosing.requirements import NamedClaim
 from launcher.vm.cards.annotations import read_selection
 from launcher.vm.cards.claims import Entry, EntryKind, Request
 from pci import slices as words
