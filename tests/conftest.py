@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -40,12 +40,21 @@ def pytest_xdist_auto_num_workers() -> int:
 
 #: Files whose tests take longest, the longest first.
 LONG = (
-    *("test_suspension", "test_faults", "test_project", "test_dist", "test_rounds", "test_driver", "test_binding"),
+    *("test_suspension", "test_moving", "test_faults", "test_project", "test_rounds", "test_driver", "test_binding"),
     *("test_guest_pci", "test_conditions", "test_chaos", "test_broken_sysfs", "test_vgpus", "test_mutations"),
-    *("test_mediated", "test_wheel", "test_agreement", "test_fabric", "test_fuzz", "test_soak", "test_rules"),
+    *("test_mediated", "test_agreement", "test_fabric", "test_fuzz", "test_soak", "test_rules"),
     *("test_qemu", "test_own_user", "test_kubelet", "test_preparation", "test_signals", "test_broken_owners"),
     *("test_problems", "test_monitoring", "test_silence", "test_bounds", "test_firmware", "test_several_groups"),
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The first worker of pytest-xdist compiles the tests, if nobody has, and the others read what it has written: all
+    at once would each compile all of them."""
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if os.environ.get("PYTEST_XDIST_WORKER") == "gw0" else fcntl.LOCK_SH)
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
