@@ -18,7 +18,7 @@ from program.problem import Problem
 _HEADROOM, _SHARE = 64 << 20, 16  # bytes, and a part of the memory, for the devices' state and the file's own structure
 #: Of the grace period of a guest that a drain is to suspend; in the rest the guest shuts down if it cannot be saved.
 SHARE_OF_GRACE = 0.5
-#: The bytes per second that QEMU saves at most, to a pipe; more than any of docs/suspend.md.
+#: The bytes per second that QEMU saves at most, to a pipe; more than any of docs/figures.md.
 QEMU_SPEED = float(2 << 30)
 _PROBE, _CHUNK, _PROBED_FOR = 64 << 20, 4 << 20, 1.0  # bytes, bytes, seconds: enough for a cache to show
 _WITHOUT_STATE = "vfio-pci"  # the driver for any device; a device's own (mlx5_vfio_pci, nvidia) may know its state
