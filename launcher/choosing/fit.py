@@ -162,7 +162,10 @@ def fit_of(
         placements=placements,
         pod=pod,
         states=cluster.states,
-        obstacles={each.node: tuple(_obstacles(each, pod, cluster, by_dra.get(each.node, ()))) for each in placements},
+        obstacles={
+            each.node: tuple(_obstacles(each, pod, cluster, by_dra.get(each.node, ()), bool(claims_asked)))
+            for each in placements
+        },
         unknown=_unknown(entries if dra else (), pod, cluster),
         notes=(),
         refused=limits_of(cluster.limits).refusal(
@@ -190,7 +193,9 @@ def _by_dra(pod: AskingPod, node: NodeState, cluster: Cluster) -> _Resources:
     )
 
 
-def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster, by_dra: _Resources) -> Iterator[Obstacle]:
+def _obstacles(
+    placement: Placement, pod: AskingPod | None, cluster: Cluster, by_dra: _Resources, has_claims: bool
+) -> Iterator[Obstacle]:
     states = cluster.states
     if placement.devices is None:
         is_near = any(
@@ -200,6 +205,11 @@ def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster, by
         yield Obstacle(distance, _CARDS, str(placement.reason), _FIX_OF_CARDS)
     if pod is not None and placement.node in states:
         yield from obstacles(pod, states[placement.node], dict(by_dra))
+        # PreBind wants requests in the claim that it makes of such resources (patchPodExtendedResourceClaimStatus).
+        if has_claims and not by_dra and (by_plugin := [name for name in pod.requests if name in cluster.extended]):
+            text = f"has {', '.join(by_plugin)} by its device plugin, where the scheduler binds no pod with claims"
+            fix = "ask for all devices by DRA, or take the name from the DeviceClass (docs/beside-kubevirt.md)"
+            yield Obstacle(NodeDistance.ELSEWHERE, "a device plugin's beside claims", text, fix)
     elif states and placement.node not in states:
         yield Obstacle(
             NodeDistance.ELSEWHERE, "no Node", "has slices, and there is no such Node", "get nodes with them"

@@ -47,10 +47,11 @@ class Case(NamedTuple):
     cards: list[str] | None
 
 
-def case_of(random: Random, name: str, classes: list[Object]) -> Case:
-    """Return a random case on a node of this name; `classes`: as the API server has them."""
-    devices = [_card(random, number) for number in range(random.randint(0, 5))]
-    nics = [_nic(random, number) for number in range(random.randint(0, 5))]
+def case_of(random: Random, name: str, classes: list[Object], *, lists: bool) -> Case:
+    """Return a random case on a node of this name; `classes`: as the API server has them; `lists`: some attributes are
+    lists."""
+    devices = [_card(random, number, lists=lists) for number in range(random.randint(0, 5))]
+    nics = [_nic(random, number, lists=lists) for number in range(random.randint(0, 5))]
     slices = [_slice(name, words.DRIVER, devices), _slice(name, NIC, nics)]
     every = [(words.DRIVER, each["name"]) for each in devices] + [(NIC, each["name"]) for each in nics]
     taken = [_taking(f"taken-{name}", name, *random.choice(every))] if every and random.random() < 0.5 else []
@@ -91,23 +92,26 @@ def cards_of(pod: Mapping[str, Any], claims: Mapping[str, Any]) -> list[str] | N
     return cards if pod["spec"].get("nodeName") else None
 
 
-def _place(random: Random) -> Object:
+def _place(random: Random, *, lists: bool) -> Object:
     """The standard attributes of a place, as one value, as several or not known."""
-    nodes = random.choice([{"int": 0}, {"int": 1}, {"ints": [0, 1]}, {"ints": [1, 2]}])
+    nodes = random.choice([{"int": 0}, {"int": 1}, *([{"ints": [0, 1]}, {"ints": [1, 2]}] if lists else [])])
     roots = random.choice(["pci0000:00", "pci0000:40"])
-    either = {"strings": ["pci0000:00", "pci0000:40"]} if random.random() < 0.2 else {"string": roots}
+    either = {"strings": ["pci0000:00", "pci0000:40"]} if lists and random.random() < 0.2 else {"string": roots}
     return {
         name: value for name, value in ((words.NUMA_NODE, nodes), (words.PCIE_ROOT, either)) if random.random() < 0.9
     }
 
 
-def _card(random: Random, number: int) -> Object:
-    attributes = {"productName": {"string": f"NVIDIA {random.choice(_MODELS)}"}, **_place(random)}
+def _card(random: Random, number: int, *, lists: bool) -> Object:
+    attributes = {"productName": {"string": f"NVIDIA {random.choice(_MODELS)}"}, **_place(random, lists=lists)}
     return {"name": f"card-{number}", "attributes": attributes}
 
 
-def _nic(random: Random, number: int) -> Object:
-    return {"name": f"nic-{number}", "attributes": {"speed": {"int": random.choice([25, 100, 400])}, **_place(random)}}
+def _nic(random: Random, number: int, *, lists: bool) -> Object:
+    return {
+        "name": f"nic-{number}",
+        "attributes": {"speed": {"int": random.choice([25, 100, 400])}, **_place(random, lists=lists)},
+    }
 
 
 def _slice(node: str, driver: str, devices: list[Object]) -> Object:

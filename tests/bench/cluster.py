@@ -66,6 +66,8 @@ _LIMITS = {1000: 1.5, 5000: 6.0}  # seconds, with nothing beside it
 _ROOMS = 300  # nodes whose room is asked of the scheduler
 _CLUSTERS = 300  # random ones of one node, for the words that choose
 _BOARDS = 300  # nodes whose partitions are
+#: The scheduler of 1.36, which has lists as an alpha, forgets a list's values when it has tried a device in vain.
+_LISTS = 37
 _CLASS = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
@@ -77,6 +79,7 @@ _CLASS = {
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--scheduler", action="store_true", help="also ask Kubernetes itself")
+    arguments.add_argument("--kubernetes", help="of another version than the lab's own: 1.37")
     arguments.add_argument("--nodes", type=int, default=1000, help="of the cluster that it schedules on")
     arguments.add_argument("--vms", type=int, default=500)
     arguments.add_argument("--idle", type=float, default=600, help="seconds in which nobody should write")
@@ -85,14 +88,14 @@ def main() -> None:
         _fit(nodes, limit)
     if given.scheduler:
         try:
-            with running_control_plane() as plane:
+            with running_control_plane(given.kubernetes) as plane:
                 plane.create([_CLASS])
                 _hami(plane)
                 _room(plane, _ROOMS)
                 _wants(plane, _CLUSTERS)
                 _classes(plane, _CLUSTERS)
                 _boards(plane, _BOARDS)
-            with running_control_plane() as plane:
+            with running_control_plane(given.kubernetes) as plane:
                 plane.create([_CLASS])
                 _place(plane, given.nodes, given.vms, given.idle)
         except NotBuilt as error:
@@ -230,7 +233,8 @@ def _classes(plane: ControlPlane, number: int) -> None:
     classes and resources that classes serve: the scheduler gives the devices that `fit` names."""
     random = Random(35)
     plane.create(CLASSES)
-    cases = [case_of(random, f"classes-{each}", plane.every("DeviceClass")) for each in range(number)]
+    classes = plane.every("DeviceClass")
+    cases = [case_of(random, f"classes-{each}", classes, lists=plane.minor >= _LISTS) for each in range(number)]
     plane.create(each for case in cases for each in (case.node, *case.objects))
     time.sleep(2)  # until the scheduler knows them
     plane.create(case.pod for case in cases)

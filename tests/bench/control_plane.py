@@ -88,6 +88,11 @@ class ControlPlane:
         if "status" in each:
             self.ask("PUT", f"{path}/{each['metadata']['name']}/status", {**made, "status": each["status"]})
 
+    @property
+    def minor(self) -> int:
+        """The minor number of its version: 36."""
+        return int(self.ask("GET", "/version")["minor"])
+
     def every(self, kind: str) -> list[Any]:
         items: list[Any] = self.ask("GET", _PATHS[kind])["items"]
         return [{"apiVersion": "resource.k8s.io/v1", "kind": kind, **item} for item in items]
@@ -102,12 +107,14 @@ class ControlPlane:
 
 
 @contextmanager
-def running_control_plane() -> Iterator[ControlPlane]:
-    """Ended with all that it has when this ends; NotBuilt where the lab's programs are not there."""
-    # Of the version that the lab takes by itself: the others' directories have it in their names.
-    programs = sorted(CACHE.glob(f"kubernetes-{'?' * 12}/kubernetes"), key=lambda path: path.stat().st_mtime)
+def running_control_plane(version: str | None = None) -> Iterator[ControlPlane]:
+    """Ended with all that it has when this ends; NotBuilt where the lab's programs are not there. `version`: one of
+    those that the lab does not take by itself, as 1.37."""
+    name = "kubernetes" if version is None else f"kubernetes-{version}"
+    programs = sorted(CACHE.glob(f"{name}-{'?' * 12}/kubernetes"), key=lambda path: path.stat().st_mtime)
     if not programs:
-        raise NotBuilt(f"there is no Kubernetes in {CACHE}; make lab builds it")
+        build = "make lab" if version is None else f"KUBERNETES={version} python -m tests.lab.build"
+        raise NotBuilt(f"there is no {name} in {CACHE}; {build} builds it")
     with tempfile.TemporaryDirectory() as directory:
         home = Path(directory)
         key = home / "sa.key"
