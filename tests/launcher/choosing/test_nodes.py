@@ -12,6 +12,7 @@ from launcher.choosing.cluster import cluster_of
 from launcher.choosing.fit import Fit, as_json, as_text, fit_of
 from launcher.choosing.nodes import requests_of
 from launcher.choosing.obstacles import asking
+from launcher.choosing.requirements import NamedClaim
 from launcher.vm.cards.annotations import read_selection
 from launcher.vm.cards.claims import Entry, EntryKind
 from program.errors import UserError
@@ -354,6 +355,33 @@ def test_a_node_has_a_resource_by_its_device_plugin_or_else_by_the_class_that_ha
 def test_a_node_by_dra_has_as_many_as_it_has_cards(amount: str, obstacle: str) -> None:
     result = fit([node_of("rtx", {RTX_3090: "0"}), *RTX, device_class("rtx", RTX_3090)], {RTX_3090: amount})
     assert (result.fitting, against(result, "rtx")) == ((), [obstacle])
+
+
+@pytest.mark.parametrize(
+    ("offers", "obstacles"),
+    [
+        ({RTX_3090: "2"}, [f"has {RTX_3090} by its device plugin, where the scheduler binds no pod with claims"]),
+        ({RTX_3090: "0"}, []),
+    ],
+    ids=["by its plugin", "by DRA"],
+)
+def test_a_pod_with_claims_gets_no_resource_of_a_device_plugin_that_a_class_serves_too(
+    offers: Object, obstacles: list[str]
+) -> None:
+    """Seen with Kubernetes 1.36.3: python -m tests.bench.cluster --scheduler."""
+    request = {"name": "card", "exactly": {"deviceClassName": "any"}}
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "own", "namespace": "vms"},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    classes = [device_class("any"), device_class("rtx", RTX_3090)]
+    cluster = cluster_of([node_of("rtx", offers), *RTX, *classes, claim])
+    pod = asking(pod_on(None, "vm", {RTX_3090: "1"}))
+    claims = [NamedClaim("own", "ResourceClaim", "own")]
+    result = fit_of("vms/vm", "vms", (), read_selection({}), claims, cluster, dra=False, pod=pod)
+    assert against(result, "rtx") == obstacles
 
 
 @pytest.mark.parametrize(
