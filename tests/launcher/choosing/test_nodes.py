@@ -368,7 +368,7 @@ def test_a_node_by_dra_has_as_many_as_it_has_cards(amount: str, obstacle: str) -
 def test_a_pod_with_claims_gets_no_resource_of_a_device_plugin_that_a_class_serves_too(
     offers: Object, obstacles: list[str]
 ) -> None:
-    """Seen with Kubernetes 1.36.3: python -m tests.bench.cluster --scheduler."""
+    """Seen with Kubernetes 1.36.3 and 1.37.2: python -m tests.bench.cluster --scheduler."""
     request = {"name": "card", "exactly": {"deviceClassName": "any"}}
     claim = {
         "apiVersion": "resource.k8s.io/v1",
