@@ -204,9 +204,11 @@ def _obstacles(
         distance = NodeDistance.TAKEN if is_near else NodeDistance.WITHOUT
         yield Obstacle(distance, _CARDS, str(placement.reason), _FIX_OF_CARDS)
     if pod is not None and placement.node in states:
-        yield from obstacles(pod, states[placement.node], dict(by_dra))
+        node = states[placement.node]
+        yield from obstacles(pod, node, dict(by_dra))
+        by_plugin = [name for name in pod.requests if name in cluster.extended and node.allocatable.get(name)]
         # PreBind wants requests in the claim that it makes of such resources (patchPodExtendedResourceClaimStatus).
-        if has_claims and not by_dra and (by_plugin := [name for name in pod.requests if name in cluster.extended]):
+        if has_claims and by_plugin and not by_dra:
             text = f"has {', '.join(by_plugin)} by its device plugin, where the scheduler binds no pod with claims"
             fix = "ask for all devices by DRA, or take the name from the DeviceClass (docs/beside-kubevirt.md)"
             yield Obstacle(NodeDistance.ELSEWHERE, "a device plugin's beside claims", text, fix)
