@@ -22,12 +22,12 @@ def words(pages: Iterable[Path]) -> int:
     return sum(len(page.read_text().split()) for page in pages)
 
 
-def flags(command: object) -> int:
+def flags(command: object) -> list[str]:
     """Options of a command and of all below it, but for --help and --version."""
     if isinstance(command, TyperGroup):
-        return sum(flags(each) for each in command.commands.values())
+        return [flag for each in command.commands.values() for flag in flags(each)]
     assert isinstance(command, TyperCommand)
-    return len([each for each in command.params if isinstance(each, TyperOption)])
+    return [each.opts[0] for each in command.params if isinstance(each, TyperOption)]
 
 
 def figures(root: Path) -> dict[str, int]:
@@ -37,6 +37,7 @@ def figures(root: Path) -> dict[str, int]:
     docs = [page for page in docs if page.name != "CHANGELOG.md"]
     decisions = [page for page in docs if page.parent.name == "decisions"]
     programs = (launcher.cli, plugin.cli, gpuvm.cli)
+    every = [flag for program in programs for flag in flags(get_command(program.command_line([])))]
     return {
         "lines of source": lines(modules),
         "modules": len(modules),
@@ -44,7 +45,8 @@ def figures(root: Path) -> dict[str, int]:
         "words of docs": words(docs),
         "words of decisions among them": words(decisions),
         "decisions": len(decisions),
-        "flags": sum(flags(get_command(program.command_line([]))) for program in programs),
+        "flags": len(every),
+        "different flags among them": len(set(every)),
     }
 
 
