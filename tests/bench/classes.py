@@ -2,9 +2,8 @@
 pods with claims of several classes and with resources that classes serve by name (KEP-5004): the scheduler gives each
 pod the devices that `fit` names."""
 
-from collections.abc import Mapping
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.choosing.cluster import cluster_of
 from launcher.choosing.fit import fit_of
@@ -12,28 +11,20 @@ from launcher.choosing.obstacles import asking
 from launcher.choosing.requirements import NamedClaim
 from launcher.vm.cards.annotations import read_selection
 from pci import slices as words
-
-Object = dict[str, Any]
+from tests.bench.objects import IS_OURS, Object, device_class, node_with, pod_of, slice_of, taking, template_of
 
 NIC = "nic.example.com"
-_RESOURCE = "resource.k8s.io/v1"
 _PORT, _GPU, _IMPLICIT = "example.com/port", "example.com/gpu", "deviceclass.resource.kubernetes.io/fast"
-_IS_CARD, _IS_NIC = f'device.driver == "{words.DRIVER}"', f'device.driver == "{NIC}"'
+_IS_NIC = f'device.driver == "{NIC}"'
 _MODELS = ("H100", "L40S")
-
-
-def _class(name: str, resource: str | None, *expressions: str) -> Object:
-    spec: Object = {"selectors": [{"cel": {"expression": each}} for each in expressions]}
-    named = {} if resource is None else {"extendedResourceName": resource}
-    return {"apiVersion": _RESOURCE, "kind": "DeviceClass", "metadata": {"name": name}, "spec": {**spec, **named}}
 
 
 #: Two of them serve one resource: the newest does, or the first by name.
 CLASSES = (
-    _class("h100", _GPU, _IS_CARD, f'device.attributes["{words.DRIVER}"].productName.contains("H100")'),
-    _class("nic", _PORT, _IS_NIC),
-    _class("slow", _PORT, _IS_NIC, f'device.attributes["{NIC}"].speed < 100'),
-    _class("fast", None, _IS_NIC, f'device.attributes["{NIC}"].speed >= 100'),
+    device_class("h100", _GPU, IS_OURS, f'device.attributes["{words.DRIVER}"].productName.contains("H100")'),
+    device_class("nic", _PORT, _IS_NIC),
+    device_class("slow", _PORT, _IS_NIC, f'device.attributes["{NIC}"].speed < 100'),
+    device_class("fast", None, _IS_NIC, f'device.attributes["{NIC}"].speed >= 100'),
 )
 _NAMES = (words.DRIVER, *(each["metadata"]["name"] for each in CLASSES))
 
@@ -52,23 +43,12 @@ def case_of(random: Random, name: str, classes: list[Object], *, lists: bool) ->
     lists."""
     devices = [_card(random, number, lists=lists) for number in range(random.randint(0, 5))]
     nics = [_nic(random, number, lists=lists) for number in range(random.randint(0, 5))]
-    slices = [_slice(name, words.DRIVER, devices), _slice(name, NIC, nics)]
-    every = [(words.DRIVER, each["name"]) for each in devices] + [(NIC, each["name"]) for each in nics]
-    taken = [_taking(f"taken-{name}", name, *random.choice(every))] if every and random.random() < 0.5 else []
-    template = {
-        "apiVersion": _RESOURCE,
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"spec": {"devices": _wish(random)}},
-    }
-    room = {"cpu": "8", "memory": "8Gi", "pods": "10"}
-    room |= {each: str(random.randint(0, 2)) for each in (_PORT, _GPU) if random.random() < 0.3}
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
+    slices = [slice_of(name, devices), slice_of(name, nics, NIC)]
+    every = [(each["name"], words.DRIVER) for each in devices] + [(each["name"], NIC) for each in nics]
+    taken = [taking(f"taken-{name}", name, *random.choice(every))] if every and random.random() < 0.5 else []
+    template = template_of(name, {"devices": _wish(random)})
+    room = {each: str(random.randint(0, 2)) for each in (_PORT, _GPU) if random.random() < 0.3}
+    node = node_with(name, **room)
     pod = _pod(random, name)
     claims = [NamedClaim("claim", "ResourceClaimTemplate", name)] if "resourceClaims" in pod["spec"] else []
     objects = [*slices, *taken, template]
@@ -76,20 +56,6 @@ def case_of(random: Random, name: str, classes: list[Object], *, lists: bool) ->
     fit = fit_of("pod", "default", (), read_selection({}), claims, cluster, dra=False, pod=asking(pod))
     cards = [device.id.name for placement in fit.fitting for device in placement.devices or ()]
     return Case(node, objects, pod, cards if fit.fitting else None)
-
-
-def cards_of(pod: Mapping[str, Any], claims: Mapping[str, Any]) -> list[str] | None:
-    """Return what the scheduler gave a pod, its own claim's first; None if it gave it no node."""
-    status = pod.get("status", {})
-    names = [each.get("resourceClaimName") for each in status.get("resourceClaimStatuses", ())]
-    names += [status.get("extendedResourceClaimStatus", {}).get("resourceClaimName")]
-    results = [
-        claims[name].get("status", {}).get("allocation", {}).get("devices", {}).get("results", [])
-        for name in names
-        if name in claims
-    ]
-    cards = [each["device"] for its in results for each in sorted(its, key=lambda each: str(each["request"]))]
-    return cards if pod["spec"].get("nodeName") else None
 
 
 def _place(random: Random, *, lists: bool) -> Object:
@@ -111,24 +77,6 @@ def _nic(random: Random, number: int, *, lists: bool) -> Object:
     return {
         "name": f"nic-{number}",
         "attributes": {"speed": {"int": random.choice([25, 100, 400])}, **_place(random, lists=lists)},
-    }
-
-
-def _slice(node: str, driver: str, devices: list[Object]) -> Object:
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
-    metadata = {"name": f"{node}-{driver}"}
-    return {"apiVersion": _RESOURCE, "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
-
-
-def _taking(name: str, pool: str, driver: str, device: str) -> Object:
-    result = {"request": "one", "driver": driver, "pool": pool, "device": device}
-    return {
-        "apiVersion": _RESOURCE,
-        "kind": "ResourceClaim",
-        "metadata": {"name": name},
-        "spec": {"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": words.DRIVER}}]}},
-        "status": {"allocation": {"devices": {"results": [result]}}},
     }
 
 
@@ -157,10 +105,4 @@ def _pod(random: Random, name: str) -> Object:
     asks = random.choice([{"claim"}, {"resources"}, {"claim", "resources"}])
     several = random.sample([_PORT, _GPU, _IMPLICIT], random.randint(1, 2)) if "resources" in asks else []
     amounts = {each: str(random.choice([1, 1, 2])) for each in several}
-    resources: Object = {"requests": amounts, "limits": amounts}
-    spec: Object = {"nodeSelector": {"kubernetes.io/hostname": name}}
-    if "claim" in asks:
-        resources["claims"] = [{"name": "claim"}]
-        spec["resourceClaims"] = [{"name": "claim", "resourceClaimTemplateName": name}]
-    spec["containers"] = [{"name": "c", "image": "none", "resources": resources}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+    return pod_of(name, {"kubernetes.io/hostname": name}, name if "claim" in asks else None, amounts)

@@ -11,7 +11,7 @@ import resource
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -30,8 +30,9 @@ from plugin.dra.slices import device_name
 from plugin.fabric.board import Board
 from plugin.fabric.modules import ModuleIDs
 from plugin.node.snapshot import Snapshot
-from tests.bench.classes import CLASSES, cards_of, case_of
+from tests.bench.classes import CLASSES, case_of
 from tests.bench.control_plane import WRITES, ControlPlane, NotBuilt, running_control_plane, until
+from tests.bench.objects import CLASS, cards_of, claims_of, judged, node_with, slice_of, taking, template_and_pod
 from tests.clusters import (
     H100,
     RTX_3090,
@@ -68,12 +69,6 @@ _CLUSTERS = 300  # random ones of one node, for the words that choose
 _BOARDS = 300  # nodes whose partitions are
 #: The scheduler of 1.36, which has lists as an alpha, forgets a list's values when it has tried a device in vain.
 _LISTS = 37
-_CLASS = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
-    "metadata": {"name": "gpu-launcher.dev"},
-    "spec": {"selectors": [{"cel": {"expression": 'device.driver == "gpu-launcher.dev"'}}]},
-}
 
 
 def main() -> None:
@@ -89,14 +84,14 @@ def main() -> None:
     if given.scheduler:
         try:
             with running_control_plane(given.kubernetes) as plane:
-                plane.create([_CLASS])
+                plane.create([CLASS])
                 _hami(plane)
                 _room(plane, _ROOMS)
                 _wants(plane, _CLUSTERS)
                 _classes(plane, _CLUSTERS)
                 _boards(plane, _BOARDS)
             with running_control_plane(given.kubernetes) as plane:
-                plane.create([_CLASS])
+                plane.create([CLASS])
                 _place(plane, given.nodes, given.vms, given.idle)
         except NotBuilt as error:
             raise SystemExit(str(error)) from error
@@ -141,20 +136,18 @@ def _hami(plane: ControlPlane) -> None:
         ).placements
         claim = claim_for(entries(row.cards_wanted), selection_of(row))
         assert claim is not None
-        objects += [*map(_node, nodes), *slices]
+        objects += [*map(node_with, nodes), *slices]
         for placement in placements:
             name = f"pod-{placement.node}"
-            objects += _pod(name, claim.spec(), {"kubernetes.io/hostname": placement.node})
+            objects += template_and_pod(name, claim.spec(), {"kubernetes.io/hostname": placement.node})
             cards = [device.id.name for device in placement.devices or ()]
             wanted[name] = (str(row), placement.node, placement.node.rpartition("-")[0] in row.nodes, cards)
     plane.create(each for each in objects if each["kind"] != "Pod")
     plane.create(each for each in objects if each["kind"] == "Pod")
-    until("each pod is placed, or is not", lambda: all(map(_is_judged, plane.every("Pod"))), 180)
-    pods = {pod["metadata"]["name"]: pod for pod in plane.every("Pod")}
-    claims = {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
+    pods, claims = judged(plane, wanted, 180), claims_of(plane)
     differing = 0
     for name, (rule, node, is_placed, cards) in wanted.items():
-        found = _cards(pods[name], claims)
+        found = cards_of(pods[name], claims)
         if (pods[name]["spec"].get("nodeName") == node, found) != (is_placed, cards):
             differing += 1
             print(f"  {rule} on {node}: expected {cards if is_placed else 'no'}, and the scheduler has {found}")
@@ -173,11 +166,7 @@ def _room(plane: ControlPlane, number: int) -> None:
     plane.create(wanting for *_, wanting in cases)
     names = {wanting["metadata"]["name"] for *_, wanting in cases}
 
-    def asked() -> list[Object]:
-        return [pod for pod in plane.every("Pod") if pod["metadata"]["name"] in names]
-
-    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked())), 180)
-    placed = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in asked()}
+    placed = {name: pod["spec"].get("nodeName") for name, pod in judged(plane, names, 180).items()}
     differing = fitting = 0
     for node, there, wanting in cases:
         pod = asking(wanting)
@@ -205,20 +194,20 @@ def _wants(plane: ControlPlane, number: int) -> None:
         (placement,) = fit_of("bench", None, entries(count), selection, (), cluster_of(there)).placements
         cards = None if placement.devices is None else [device.id.name for device in placement.devices]
         wanted[f"pod-{name}"] = (selection, there, cards)
-        objects += [_node(name), *there, *_pod(f"pod-{name}", claim.spec(), {"kubernetes.io/hostname": name})]
+        objects += [
+            node_with(name),
+            *there,
+            *template_and_pod(f"pod-{name}", claim.spec(), {"kubernetes.io/hostname": name}),
+        ]
     for kinds in (("Node", "ResourceSlice", "DeviceTaintRule", "ResourceClaimTemplate", "ResourceClaim"), ("Pod",)):
         plane.create(each for each in objects if each["kind"] in kinds)
         time.sleep(2)  # until the scheduler knows them
 
-    def asked() -> dict[str, Object]:
-        return {pod["metadata"]["name"]: pod for pod in plane.every("Pod") if pod["metadata"]["name"] in wanted}
-
-    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked().values())), 300)
-    claims = {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
+    pods, claims = judged(plane, wanted, 300), claims_of(plane)
     differing = 0
-    for name, pod in asked().items():
+    for name, pod in pods.items():
         selection, there, cards = wanted[name]
-        found = _cards(pod, claims) if pod["spec"].get("nodeName") else None
+        found = cards_of(pod, claims) if pod["spec"].get("nodeName") else None
         if found != cards:
             differing += 1
             print(f"  {selection.written}: fit has {cards}, the scheduler {found}: {json.dumps(there)}")
@@ -240,14 +229,11 @@ def _classes(plane: ControlPlane, number: int) -> None:
     plane.create(case.pod for case in cases)
     wanted = {case.pod["metadata"]["name"]: case for case in cases}
 
-    def asked() -> dict[str, Object]:
-        return {name: pod for pod in plane.every("Pod") if (name := pod["metadata"]["name"]) in wanted}
-
-    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked().values())), 300)
-    claims = {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
+    pods, claims = judged(plane, wanted, 300), claims_of(plane)
     differing = 0
-    for name, pod in asked().items():
-        case, cards = wanted[name], cards_of(pod, claims)
+    for name, pod in pods.items():
+        case = wanted[name]
+        cards = cards_of(pod, claims) if pod["spec"].get("nodeName") else None
         if cards != case.cards:
             differing += 1
             why = [each.get("message") for each in pod["status"].get("conditions", ())]
@@ -286,19 +272,7 @@ def _cards_and_wish(random: Random, node: str) -> tuple[list[Object], Selection,
         devices.append(device)
     if random.random() < 0.4:
         _make_a_board(devices)
-    there = [
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": node},
-            "spec": {
-                "driver": words.DRIVER,
-                "nodeName": node,
-                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-                "devices": devices,
-            },
-        }
-    ]
+    there = [slice_of(node, devices)]
     if random.random() < 0.4:
         selector = {"driver": words.DRIVER, "pool": node, "device": random.choice(devices)["name"]}
         taint = {"key": "example.com/repair", "effect": random.choice(["NoSchedule", "NoExecute", "None"])}
@@ -311,7 +285,7 @@ def _cards_and_wish(random: Random, node: str) -> tuple[list[Object], Selection,
             }
         )
     if random.random() < 0.5:
-        there.append(_taking(f"taken-{node}", node, random.sample([each["name"] for each in devices], 1)))
+        there.append(taking(f"taken-{node}", node, random.sample([each["name"] for each in devices], 1)[0]))
     return there, read_selection(_annotations(random, devices)), random.choice([1, 1, 2, 2, 3, 4])
 
 
@@ -347,22 +321,6 @@ def _annotations(random: Random, devices: list[Object]) -> Mapping[str, str]:
         ),
     }
     return {name: said[name] for name in random.sample(sorted(said), random.choice([0, 1, 1, 2, 3]))}
-
-
-def _taking(name: str, pool: str, devices: list[str]) -> Object:
-    """A claim to which these cards are allocated."""
-    results = [
-        {"request": f"gpu-{number}", "driver": words.DRIVER, "pool": pool, "device": device}
-        for number, device in enumerate(devices)
-    ]
-    requests = [{"name": each["request"], "exactly": {"deviceClassName": words.DRIVER}} for each in results]
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name},
-        "spec": {"devices": {"requests": requests}},
-        "status": {"allocation": {"devices": {"results": results}}},
-    }
 
 
 def _case(random: Random, name: str) -> tuple[Object, list[Object], Object]:
@@ -416,20 +374,18 @@ def _boards(plane: ControlPlane, number: int) -> None:
     go to that node alone: the scheduler gives it the cards that `fit` names, which gpu-plugin can activate."""
     random = Random(33)
     cases = [_board(random, f"board-{each}") for each in range(number)]
-    plane.create(each for case in cases for each in (_node(case.node), *map(_without_conditions, case.objects)))
+    plane.create(each for case in cases for each in (node_with(case.node), *map(_without_conditions, case.objects)))
     time.sleep(2)  # until the scheduler knows them
-    pods = {case.node: [*_pod(case.node, case.claim, {"kubernetes.io/hostname": case.node})] for case in cases}
+    pods = {
+        case.node: [*template_and_pod(case.node, case.claim, {"kubernetes.io/hostname": case.node})] for case in cases
+    }
     for kind in (0, 1):
         plane.create(objects[kind] for objects in pods.values())
 
-    def asked() -> dict[str, Object]:
-        return {name: pod for pod in plane.every("Pod") if (name := pod["metadata"]["name"]) in pods}
-
-    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked().values())), 600)
-    placed, claims = asked(), {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
+    placed, claims = judged(plane, pods, 600), claims_of(plane)
     fitting = differing = 0
     for case in cases:
-        cards = _cards(placed[case.node], claims)
+        cards = cards_of(placed[case.node], claims)
         fitting += bool(case.cards)
         if cards != case.cards:
             differing += 1
@@ -481,34 +437,17 @@ def _kinds() -> list[tuple[Snapshot, Board]]:
     return [(snapshot, board_of(snapshot, of)) for of in (standin.H100, standin.B200, standin.A100_16)]
 
 
-def _is_judged(pod: Mapping[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    return any(each["type"] == "PodScheduled" for each in conditions)
-
-
-def _cards(pod: Mapping[str, Any], claims: Mapping[str, Any]) -> list[str]:
-    """In the order of the requests."""
-    names = [each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses", ())]
-    results = [
-        result
-        for name in names
-        if name in claims
-        for result in (claims[name].get("status") or {}).get("allocation", {}).get("devices", {}).get("results", ())
-    ]
-    return [result["device"] for result in sorted(results, key=lambda result: result["request"])]
-
-
 def _place(plane: ControlPlane, nodes: int, vms: int, idle: float) -> None:
     """VMs of two cards with NVLink, on nodes of eight cards."""
     slices = [_without_conditions(each) for each in large(nodes) if each["kind"] == "ResourceSlice"]
-    plane.create([*map(_node, sorted({each["spec"]["nodeName"] for each in slices})), *slices])
+    plane.create([*map(node_with, sorted({each["spec"]["nodeName"] for each in slices})), *slices])
     text = {"nvidia.com/use-gputype": "h100", "gpu-launcher.dev/together": "nvlink"}
     claim = claim_for(entries(2), read_selection(text))
     assert claim is not None
     # Whoever waits here lists pods; nobody else does, but by a watch.
     before = plane.requests("GET", *WRITES)
     started = time.monotonic()
-    plane.create(each for number in range(vms) for each in _pod(f"vm-{number}", claim.spec(), {}))
+    plane.create(each for number in range(vms) for each in template_and_pod(f"vm-{number}", claim.spec(), {}))
     until("all are placed", lambda: all(pod["spec"].get("nodeName") for pod in plane.every("Pod")), 3600, 1)
     seconds = time.monotonic() - started
     made = plane.requests("GET", *WRITES) - before
@@ -528,36 +467,6 @@ def _without_conditions(each: Object) -> Object:
         for name in ("bindingConditions", "bindingFailureConditions"):
             device.pop(name, None)
     return each
-
-
-def _node(name: str) -> Object:
-    room = {"cpu": "128", "memory": "1Ti", "pods": "500"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
-
-
-def _pod(name: str, claim: Mapping[str, Any], selector: Mapping[str, str]) -> Iterator[Object]:
-    """A template, and a pod that has its claim."""
-    yield {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name},
-        "spec": {"spec": claim},
-    }
-    yield {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "nodeSelector": selector,
-            "containers": [{"name": "c", "image": "none", "resources": {"claims": [{"name": "gpu-launcher"}]}}],
-            "resourceClaims": [{"name": "gpu-launcher", "resourceClaimTemplateName": name}],
-        },
-    }
 
 
 if __name__ == "__main__":

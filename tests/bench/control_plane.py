@@ -35,7 +35,7 @@ _PATHS = {
     "ResourceClaimTemplate": f"{_RESOURCE}/{_DEFAULT}/resourceclaimtemplates",
     "DeviceTaintRule": "/apis/resource.k8s.io/v1beta2/devicetaintrules",
 }
-_GATES = "--feature-gates=DRADeviceTaintRules=true,DRAListTypeAttributes=true"  # off by default before 1.37
+_GATES = "--feature-gates=DRADeviceTaintRules=true,DRAListTypeAttributes=true"  # off by default in 1.36
 
 _REQUESTS = re.compile(r'^apiserver_request_total\{.*?resource="(\w*)".*?verb="(\w+)".*?\} (\S+)$', re.MULTILINE)
 #: Verbs of what changes something.

@@ -19,8 +19,8 @@ from plugin.cards.vgpu_rules import VGPURule, When
 from plugin.cards.vgpu_types import plain
 from plugin.dra.slices import OwningNode, slices
 from plugin.node.look import NodeDirectories, look
-from tests.bench.cluster import _CLASS, _cards, _is_judged, _node, _pod
-from tests.bench.control_plane import ControlPlane, NotBuilt, running_control_plane, until
+from tests.bench.control_plane import ControlPlane, NotBuilt, running_control_plane
+from tests.bench.objects import CLASS, cards_of, claims_of, judged, node_with, template_and_pod
 from tests.processes import FIXTURES
 from tests.snapshots import look_at
 from tests.vgpu_kernel import L40S, Card, Kernel, l40s
@@ -47,7 +47,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as directory, running_control_plane() as plane:
             version = plane.ask("GET", "/version")["gitVersion"]
-            plane.create([_CLASS])
+            plane.create([CLASS])
             print(f"vGPUs by the scheduler of {version}: {_mixes(plane, Path(directory), mixes)}")
     except NotBuilt as error:
         raise SystemExit(str(error)) from error
@@ -56,7 +56,7 @@ def main() -> None:
 def _mixes(plane: ControlPlane, directory: Path, number: int) -> str:
     random = Random(58)
     mixes = [_mix(random, directory, f"mix-{each}") for each in range(number)]
-    plane.create(each for mix in mixes for each in (_node(mix.name), *mix.slices))
+    plane.create(each for mix in mixes for each in (node_with(mix.name), *mix.slices))
     stored = {each["metadata"]["name"]: each for each in plane.every("ResourceSlice")}
     for each in (each for mix in mixes for each in mix.slices):
         assert _counters(stored[each["metadata"]["name"]]) == _counters(each), "the API server dropped counters"
@@ -64,9 +64,8 @@ def _mixes(plane: ControlPlane, directory: Path, number: int) -> str:
     pods = [each for mix in mixes for name, types in mix.wanted.items() for each in _asking(mix.name, name, types)]
     for kind in ("ResourceClaimTemplate", "Pod"):
         plane.create(each for each in pods if each["kind"] == kind)
-    until("each pod is placed, or is not", lambda: all(map(_is_judged, plane.every("Pod"))), 600, 1)
-    placed = {pod["metadata"]["name"]: pod for pod in plane.every("Pod")}
-    claims = {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
+    placed = judged(plane, [name for mix in mixes for name in mix.wanted], 600, 1)
+    claims = claims_of(plane)
     one_size = _counted([mix for mix in mixes if not mix.mixed], placed, claims)
     return f"cards of one size: {one_size}; of several: {_counted([mix for mix in mixes if mix.mixed], placed, claims)}"
 
@@ -76,7 +75,7 @@ def _counted(mixes: list[Mix], placed: dict[str, Any], claims: dict[str, Any]) -
     for mix in mixes:
         for name in mix.wanted:
             if placed[name]["spec"].get("nodeName"):
-                for device in _cards(placed[name], claims):
+                for device in cards_of(placed[name], claims):
                     made += 1
                     impossible += not _made(mix.kernel, device)
         for name, types in mix.wanted.items():
@@ -134,7 +133,7 @@ def _asking(node: str, name: str, types: list[str]) -> Iterator[dict[str, Any]]:
         }
         for number, one in enumerate(types)
     ]
-    return _pod(name, {"devices": {"requests": requests}}, {"kubernetes.io/hostname": node})
+    return template_and_pod(name, {"devices": {"requests": requests}}, {"kubernetes.io/hostname": node})
 
 
 _IS_CLAIMABLE = f'device.attributes["{DRIVER}"].type == "vgpu"'
