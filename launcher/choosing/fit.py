@@ -23,11 +23,18 @@ from launcher.choosing.cluster import Cluster, PublishedDevice
 from launcher.choosing.limits import limits_of
 from launcher.choosing.names import MOST_TOLD, instead_of, nobodys, offered_by_dra, offered_by_nodes, refuse_unknown_ids
 from launcher.choosing.nodes import NodeState
-from launcher.choosing.obstacles import AskingPod, NodeDistance, Obstacle, amount_text, obstacles
+from launcher.choosing.obstacles import (
+    AskingPod,
+    NodeDistance,
+    Obstacle,
+    Resources,
+    amount_text,
+    by_dra,
+    obstacles,
+)
 from launcher.choosing.placement import TOO_MANY, NodeMatcher, Placement, Verdict
 from launcher.choosing.remedies import remedies
 from launcher.choosing.requirements import (
-    MOST_DEVICES,
     AskedClaim,
     DeviceRequirements,
     NamedClaim,
@@ -46,7 +53,6 @@ _MOST_NODES = 10  # that are told one by one, of each sort
 _MOST_KINDS = 10
 _DEFAULT = "default"  # the namespace
 _CARDS = "no such cards"
-_Resources = tuple[tuple[str, int], ...]  # and how many of each
 _FIX_OF_CARDS = "no node has what it asks for, also if it waits: see the cards below, and docs/choosing.md"
 
 
@@ -148,24 +154,22 @@ def fit_of(
             owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
             claims_asked.append(AskedClaim(owner, own.spec(), {each.name: str(each.entry) for each in own.requests}))
     claims_asked += (asked_claim(claim, entries, namespace, cluster) for claim in claims)
-    by_dra = {} if pod is None else {name: _by_dra(pod, state, cluster) for name, state in cluster.states.items()}
-    matchers: dict[_Resources, NodeMatcher] = {}
-    for its in dict.fromkeys([(), *by_dra.values()]):
+    states = cluster.states
+    of_dra = {} if pod is None else {name: by_dra(pod, states[name], cluster.extended) for name in states}
+    matchers: dict[Resources, NodeMatcher] = {}
+    for its in dict.fromkeys([(), *of_dra.values()]):
         every = [*claims_asked, extended_claim(vm, its, cluster)] if its else claims_asked
         matchers[its] = NodeMatcher(requirements_of(every, selection, cluster), cluster, matchers.get(()))
     wants_devices = any(matcher.requirements.devices for matcher in matchers.values())
-    nodes = [node for node in cluster.nodes if wants_devices or node.name in cluster.states]
-    placements = tuple(matchers[by_dra.get(node.name, ())].placement(node) for node in nodes)
+    nodes = [node for node in cluster.nodes if wants_devices or node.name in states]
+    placements = tuple(matchers[of_dra.get(node.name, ())].placement(node) for node in nodes)
     fit = Fit(
         vm=vm,
         requirements=matchers[()].requirements,
         placements=placements,
         pod=pod,
-        states=cluster.states,
-        obstacles={
-            each.node: tuple(_obstacles(each, pod, cluster, by_dra.get(each.node, ()), bool(claims_asked)))
-            for each in placements
-        },
+        states=states,
+        obstacles={each.node: tuple(_obstacles(each, pod, cluster)) for each in placements},
         unknown=_unknown(entries if dra else (), pod, cluster),
         notes=(),
         refused=limits_of(cluster.limits).refusal(
@@ -178,24 +182,13 @@ def fit_of(
     fit = replace(fit, notes=(*_notes(pod, cluster), *_refused(fit), *nobodys(selection, cluster)))
     if not fit.lacks_cards or fit.unknown:
         return fit
-    its = by_dra.get(fit.nearest.node, ())
-    alike = [node for node in nodes if by_dra.get(node.name, ()) == its]
+    its = of_dra.get(fit.nearest.node, ())
+    alike = [node for node in nodes if of_dra.get(node.name, ()) == its]
     alike.sort(key=lambda node: sum(each.short != _CARDS for each in fit.obstacles[node.name]))
     return replace(fit, remedies=tuple(remedies(matchers[its], cluster, alike, placements)))
 
 
-def _by_dra(pod: AskingPod, node: NodeState, cluster: Cluster) -> _Resources:
-    """Return the pod's resources that a DeviceClass serves, since the node's device plugin offers none (KEP-5004)."""
-    return tuple(
-        (name, int(number))
-        for name, number in pod.requests.items()
-        if name in cluster.extended and not node.allocatable.get(name) and number <= MOST_DEVICES
-    )
-
-
-def _obstacles(
-    placement: Placement, pod: AskingPod | None, cluster: Cluster, by_dra: _Resources, has_claims: bool
-) -> Iterator[Obstacle]:
+def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster) -> Iterator[Obstacle]:
     states = cluster.states
     if placement.devices is None:
         is_near = any(
@@ -204,14 +197,7 @@ def _obstacles(
         distance = NodeDistance.TAKEN if is_near else NodeDistance.WITHOUT
         yield Obstacle(distance, _CARDS, str(placement.reason), _FIX_OF_CARDS)
     if pod is not None and placement.node in states:
-        node = states[placement.node]
-        yield from obstacles(pod, node, dict(by_dra))
-        by_plugin = [name for name in pod.requests if name in cluster.extended and node.allocatable.get(name)]
-        # PreBind wants requests in the claim that it makes of such resources (patchPodExtendedResourceClaimStatus).
-        if has_claims and by_plugin and not by_dra:
-            text = f"has {', '.join(by_plugin)} by its device plugin, where the scheduler binds no pod with claims"
-            fix = "ask for all devices by DRA, or take the name from the DeviceClass (docs/beside-kubevirt.md)"
-            yield Obstacle(NodeDistance.ELSEWHERE, "a device plugin's beside claims", text, fix)
+        yield from obstacles(pod, states[placement.node], cluster.extended)
     elif states and placement.node not in states:
         yield Obstacle(
             NodeDistance.ELSEWHERE, "no Node", "has slices, and there is no such Node", "get nodes with them"

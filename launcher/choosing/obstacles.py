@@ -14,6 +14,7 @@ from launcher.choosing.affinity import NodeAffinity, Taint, Toleration, affinity
 from launcher.choosing.names import MOST_TOLD
 from launcher.choosing.nodes import Amounts, NodeState, requests_of
 from launcher.choosing.objects import objects_of, part_of, subject_of
+from launcher.choosing.requirements import MOST_DEVICES
 from program.errors import UserError
 from program.problem import summary
 
@@ -25,6 +26,7 @@ _HUGE_PAGES = "hugepages-"
 _BYTES = ("memory", "ephemeral-storage")
 _MOST_TOLERATIONS = 1_000
 _MEBIBYTE = 1 << 20
+Resources = tuple[tuple[str, int], ...]  # and how many of each
 
 
 class NodeDistance(IntEnum):
@@ -53,9 +55,11 @@ class Obstacle(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskingPod:
-    """A pod that needs a node; `unjudged`: what it asks of a node that `fit` does not judge."""
+    """A pod that needs a node. `has_claims`: for devices by DRA, of its own; `unjudged`: what it asks of a node that
+    `fit` does not judge."""
 
     requests: Amounts
+    has_claims: bool
     affinity: NodeAffinity
     tolerations: tuple[Toleration, ...]
     unjudged: tuple[str, ...]
@@ -69,6 +73,7 @@ def asking(pod: Mapping[str, Any]) -> AskingPod:
         raise UserError(subject_of(pod), f"has {len(tolerations)} tolerations", f"expected at most {_MOST_TOLERATIONS}")
     return AskingPod(
         requests={name: amount for name, amount in sorted(requests_of(pod).items()) if amount},
+        has_claims=bool(objects_of(spec, "resourceClaims", pod)),
         affinity=affinity_of(spec, pod),
         tolerations=tuple(map(read_toleration, tolerations)),
         unjudged=tuple(_unjudged(spec, pod)),
@@ -86,11 +91,28 @@ def _unjudged(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
         yield "topologySpreadConstraints"
 
 
-def obstacles(pod: AskingPod, node: NodeState, by_dra: Container[str] = ()) -> tuple[Obstacle, ...]:
-    """Return all obstacles between the pod and the node, the hardest to change first, but for the resources that DRA
-    serves there."""
-    requests = {name: amount for name, amount in pod.requests.items() if name not in by_dra}
+def by_dra(pod: AskingPod, node: NodeState, extended: Container[str]) -> Resources:
+    """Return the pod's resources that DRA serves on this node, whose device plugin has none (KEP-5004). `extended`:
+    those that DeviceClasses serve by their names."""
+    return tuple(
+        (name, int(number))
+        for name, number in pod.requests.items()
+        if name in extended and not node.allocatable.get(name) and number <= MOST_DEVICES
+    )
+
+
+def obstacles(pod: AskingPod, node: NodeState, extended: Container[str] = ()) -> tuple[Obstacle, ...]:
+    """Return all obstacles between the pod and the node, the hardest to change first, but for the `extended` resources
+    that DRA serves there."""
+    of_dra = dict(by_dra(pod, node, extended))
+    requests = {name: amount for name, amount in pod.requests.items() if name not in of_dra}
     every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(requests, node)]
+    by_plugin = [name for name in pod.requests if name in extended and node.allocatable.get(name)]
+    # PreBind wants requests in the claim that it makes of such resources (patchPodExtendedResourceClaimStatus).
+    if pod.has_claims and by_plugin and not of_dra:
+        text = f"has {', '.join(by_plugin)} by its device plugin, where the scheduler binds no pod with claims"
+        fix = "ask for all devices by DRA, or take the name from the DeviceClass (docs/beside-kubevirt.md)"
+        every.append(Obstacle(NodeDistance.ELSEWHERE, "a device plugin's beside claims", text, fix))
     return tuple(sorted(every, key=lambda each: -each.distance))
 
 

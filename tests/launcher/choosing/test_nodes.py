@@ -378,9 +378,10 @@ def test_a_pod_with_claims_gets_no_resource_of_a_device_plugin_that_a_class_serv
     }
     classes = [device_class("any"), device_class("rtx", RTX_3090)]
     cluster = cluster_of([node_of("rtx", offers), *RTX, *classes, claim])
-    pod = asking(pod_on(None, "vm", {RTX_3090: "1"}))
+    asks = pod_on(None, "vm", {RTX_3090: "1"})
+    asks["spec"]["resourceClaims"] = [{"name": "own", "resourceClaimName": "own"}]
     claims = [NamedClaim("own", "ResourceClaim", "own")]
-    result = fit_of("vms/vm", "vms", (), read_selection({}), claims, cluster, dra=False, pod=pod)
+    result = fit_of("vms/vm", "vms", (), read_selection({}), claims, cluster, dra=False, pod=asking(asks))
     assert against(result, "rtx") == obstacles
 
 
