@@ -32,7 +32,17 @@ from plugin.fabric.modules import ModuleIDs
 from plugin.node.snapshot import Snapshot
 from tests.bench.classes import CLASSES, case_of
 from tests.bench.control_plane import WRITES, ControlPlane, NotBuilt, running_control_plane, until
-from tests.bench.objects import CLASS, cards_of, claims_of, judged, node_with, slice_of, taking, template_and_pod
+from tests.bench.objects import (
+    CLASS,
+    cards_of,
+    claims_of,
+    judged,
+    node_with,
+    slice_of,
+    taking,
+    template_and_pod,
+    without_conditions,
+)
 from tests.clusters import (
     H100,
     RTX_3090,
@@ -374,7 +384,7 @@ def _boards(plane: ControlPlane, number: int) -> None:
     go to that node alone: the scheduler gives it the cards that `fit` names, which gpu-plugin can activate."""
     random = Random(33)
     cases = [_board(random, f"board-{each}") for each in range(number)]
-    plane.create(each for case in cases for each in (node_with(case.node), *map(_without_conditions, case.objects)))
+    plane.create(each for case in cases for each in (node_with(case.node), *map(without_conditions, case.objects)))
     time.sleep(2)  # until the scheduler knows them
     pods = {
         case.node: [*template_and_pod(case.node, case.claim, {"kubernetes.io/hostname": case.node})] for case in cases
@@ -439,7 +449,7 @@ def _kinds() -> list[tuple[Snapshot, Board]]:
 
 def _place(plane: ControlPlane, nodes: int, vms: int, idle: float) -> None:
     """VMs of two cards with NVLink, on nodes of eight cards."""
-    slices = [_without_conditions(each) for each in large(nodes) if each["kind"] == "ResourceSlice"]
+    slices = [without_conditions(each) for each in large(nodes) if each["kind"] == "ResourceSlice"]
     plane.create([*map(node_with, sorted({each["spec"]["nodeName"] for each in slices})), *slices])
     text = {"nvidia.com/use-gputype": "h100", "gpu-launcher.dev/together": "nvlink"}
     claim = claim_for(entries(2), read_selection(text))
@@ -459,14 +469,6 @@ def _place(plane: ControlPlane, nodes: int, vms: int, idle: float) -> None:
     # The API server's own lease, and the controllers', are no node's.
     since = {name: number for name, number in (plane.requests(*WRITES) - writes).items() if name != "leases"}
     print(f"{idle:.0f} idle seconds: {sum(since.values())} writes of {nodes} nodes {since or ''}")
-
-
-def _without_conditions(each: Object) -> Object:
-    """The object without binding conditions, which no driver is here to fulfil: pods would wait for them."""
-    for device in each["spec"]["devices"] if each["kind"] == "ResourceSlice" else ():
-        for name in ("bindingConditions", "bindingFailureConditions"):
-            device.pop(name, None)
-    return each
 
 
 if __name__ == "__main__":

@@ -50,6 +50,14 @@ def taking(name: str, pool: str, device: str, driver: str = words.DRIVER) -> Obj
     }
 
 
+def without_conditions(each: Object) -> Object:
+    """The object without binding conditions, which no driver is here to fulfil: pods would wait for them."""
+    for device in each["spec"].get("devices", ()) if each["kind"] == "ResourceSlice" else ():
+        for name in ("bindingConditions", "bindingFailureConditions"):
+            device.pop(name, None)
+    return each
+
+
 def template_of(name: str, claim: Mapping[str, Any]) -> Object:
     return {
         "apiVersion": _RESOURCE,

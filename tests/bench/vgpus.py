@@ -20,7 +20,7 @@ from plugin.cards.vgpu_types import plain
 from plugin.dra.slices import OwningNode, slices
 from plugin.node.look import NodeDirectories, look
 from tests.bench.control_plane import ControlPlane, NotBuilt, running_control_plane
-from tests.bench.objects import CLASS, cards_of, claims_of, judged, node_with, template_and_pod
+from tests.bench.objects import CLASS, cards_of, claims_of, judged, node_with, template_and_pod, without_conditions
 from tests.processes import FIXTURES
 from tests.snapshots import look_at
 from tests.vgpu_kernel import L40S, Card, Kernel, l40s
@@ -56,7 +56,7 @@ def main() -> None:
 def _mixes(plane: ControlPlane, directory: Path, number: int) -> str:
     random = Random(58)
     mixes = [_mix(random, directory, f"mix-{each}") for each in range(number)]
-    plane.create(each for mix in mixes for each in (node_with(mix.name), *mix.slices))
+    plane.create(each for mix in mixes for each in (node_with(mix.name), *map(without_conditions, mix.slices)))
     stored = {each["metadata"]["name"]: each for each in plane.every("ResourceSlice")}
     for each in (each for mix in mixes for each in mix.slices):
         assert _counters(stored[each["metadata"]["name"]]) == _counters(each), "the API server dropped counters"
